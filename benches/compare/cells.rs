@@ -3,7 +3,7 @@
 
 /// A link between two hosts.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub(crate) struct Link {
     pub name: &'static str,
     pub round_trip_ms: u32,
     /// 0: as fast as this machine is.
@@ -24,7 +24,7 @@ const fn link(name: &'static str, round_trip_ms: u32, mbit_per_s: u32) -> Link {
     }
 }
 
-pub const LINKS: [Link; 7] = [
+pub(crate) const LINKS: [Link; 7] = [
     link("unshaped", 0, 0),
     link("1 Gbit/s", 0, 1000),
     link("1 Gbit/s, 50 ms", 50, 1000),
@@ -42,7 +42,7 @@ pub const LINKS: [Link; 7] = [
 
 /// The ratio of fastcp's time to this tool's must be at most `most`.
 #[derive(Clone, Copy, Debug)]
-pub struct Goal {
+pub(crate) struct Goal {
     /// [`BEST`] is the fastest tool.
     pub tool: &'static str,
     pub most: f64,
@@ -50,7 +50,7 @@ pub struct Goal {
     pub without_login: bool,
 }
 
-pub const BEST: &str = "the best of them";
+pub(crate) const BEST: &str = "the best of them";
 
 const fn goal(tool: &'static str, most: f64) -> Goal {
     Goal {
@@ -71,7 +71,7 @@ const fn of_rate(tool: &'static str, part: f64) -> Goal {
 
 /// An input on a link.
 #[derive(Clone, Copy, Debug)]
-pub struct Cell {
+pub(crate) struct Cell {
     pub link: &'static str,
     pub input: &'static str,
     /// Bytes of the input to copy; 0 for all.
@@ -84,7 +84,7 @@ pub struct Cell {
 /// Besides the goals' tools, a cell has only tools that come close to fastcp. Other rows would take
 /// more time than the rest of their cell. Over 50 ms, ssh's window limits scp and rsync to 40 MB/s
 /// (calculated, not measured), and rsync sends the zeros of a sparse image.
-pub const CELLS: &[Cell] = &[
+pub(crate) const CELLS: &[Cell] = &[
     Cell {
         link: "unshaped",
         input: "random",
@@ -193,7 +193,7 @@ const SLOW_SECONDS: u64 = 25;
 const SLOW_GOALS: &[Goal] = &[goal("scp", 1.03)];
 
 /// Slow links with every combination of rate and round trip.
-pub fn slow_links() -> Vec<Link> {
+pub(crate) fn slow_links() -> Vec<Link> {
     let links = SLOW_MBIT_PER_S.into_iter().flat_map(|rate| {
         SLOW_ROUND_TRIPS_MS.map(|round_trip| {
             // The names last as long as the bench.
@@ -205,7 +205,7 @@ pub fn slow_links() -> Vec<Link> {
 }
 
 /// Random data on a slow link, where only the link matters.
-pub fn slow_cell(link: &Link) -> Cell {
+pub(crate) fn slow_cell(link: &Link) -> Cell {
     Cell {
         link: link.name,
         input: "random",
@@ -217,25 +217,25 @@ pub fn slow_cell(link: &Link) -> Cell {
 
 /// Connections that a distant link with losses needed. The next copy finds them in its stored
 /// settings.
-pub const WRONG_STREAMS: u16 = 128;
+pub(crate) const WRONG_STREAMS: u16 = 128;
 
 /// Largest ratio of a copy's time with the settings of another link to its time without any.
-pub const WRONG_MEMORY_MAX: f64 = 1.05;
+pub(crate) const WRONG_MEMORY_MAX: f64 = 1.05;
 
 /// Settings that the sweep of the regret tries once each, before the best three run again.
-pub const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
-pub const SWEEP_STREAMS: [u16; 3] = [16, 4, 1];
+pub(crate) const SWEEP_CODECS: [&str; 5] = ["none", "lz4", "zstd:1", "zstd:3", "zstd:9"];
+pub(crate) const SWEEP_STREAMS: [u16; 3] = [16, 4, 1];
 
 /// Largest ratio of the defaults' time to that of the sweep's best, in each cell and as the mean.
-pub const REGRET_MAX: f64 = 1.10;
-pub const REGRET_MEAN_MAX: f64 = 1.05;
+pub(crate) const REGRET_MAX: f64 = 1.10;
+pub(crate) const REGRET_MEAN_MAX: f64 = 1.05;
 
 /// Shortest time of a copy in the sweep, on a link that has a rate.
-pub const SWEEP_SECONDS: f64 = 5.0;
+pub(crate) const SWEEP_SECONDS: f64 = 5.0;
 
 /// About how many times smaller a suitable codec makes an input. The sweep copies this many times
 /// more of it.
-pub fn shrinks(input: &str) -> f64 {
+pub(crate) fn shrinks(input: &str) -> f64 {
     match input {
         "random" => 1.0,
         "sparse" => 8.0,

@@ -13,7 +13,7 @@ const BAR: f64 = 560.0;
 const LINE: f64 = 20.0;
 const HEAD: f64 = 34.0;
 
-pub fn svg(all: &[Measured], machine: &str) -> String {
+pub(crate) fn svg(all: &[Measured], machine: &str) -> String {
     let mut body = String::new();
     let mut y = HEAD;
     text(&mut body, 10.0, y - 12.0, "start", "#555", machine);

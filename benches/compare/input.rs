@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::shell;
 
-pub struct Input {
+pub(crate) struct Input {
     pub name: String,
     pub path: PathBuf,
     /// Bytes of content; of a sparse file its apparent size.
@@ -18,7 +18,7 @@ pub struct Input {
 
 /// Bytes and files of each input.
 #[derive(Clone, Copy, Debug)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     pub random: u64,
     pub database: u64,
     pub log: u64,
@@ -28,7 +28,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    pub const FULL: Sizes = Sizes {
+    pub(crate) const FULL: Sizes = Sizes {
         random: 2 << 30,
         database: 1536 << 20,
         log: 1 << 30,
@@ -36,7 +36,7 @@ impl Sizes {
         files: 20_000,
     };
     /// The sizes multiplied by `by`.
-    pub fn scaled(&self, by: f64) -> Sizes {
+    pub(crate) fn scaled(&self, by: f64) -> Sizes {
         let scaled = |bytes: u64| ((bytes as f64 * by) as u64).max(1);
         Sizes {
             random: scaled(self.random),
@@ -48,7 +48,7 @@ impl Sizes {
     }
 
     /// Enough to see that everything works.
-    pub const QUICK: Sizes = Sizes {
+    pub(crate) const QUICK: Sizes = Sizes {
         random: 8 << 20,
         database: 8 << 20,
         log: 8 << 20,
@@ -58,7 +58,7 @@ impl Sizes {
 }
 
 /// Makes the input of this name below `work`, unless an earlier run has made it.
-pub fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
+pub(crate) fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
     let fault = |cause: io::Error| format!("cannot make {name}: {cause}");
     let wanted = match name {
         "random" => sizes.random,
@@ -91,7 +91,7 @@ pub fn make(name: &str, sizes: &Sizes, work: &Path) -> Result<Input, String> {
 
 impl Input {
     /// The input that the user named.
-    pub fn given(path: PathBuf) -> Result<Input, String> {
+    pub(crate) fn given(path: PathBuf) -> Result<Input, String> {
         let fault = |cause: io::Error| format!("{}: {cause}", path.display());
         let path = path.canonicalize().map_err(fault)?;
         Ok(Input {
@@ -104,7 +104,7 @@ impl Input {
 
     /// Its first `bytes` bytes, or of a tree enough entries for that many. The whole input if it
     /// has no more.
-    pub fn cut(&self, bytes: u64, work: &Path) -> Result<Input, String> {
+    pub(crate) fn cut(&self, bytes: u64, work: &Path) -> Result<Input, String> {
         if bytes >= self.bytes {
             return Ok(Input {
                 name: self.name.clone(),
@@ -151,7 +151,7 @@ impl Input {
     }
 }
 
-pub fn remove(path: &Path) -> io::Result<()> {
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
         Ok(_) => fs::remove_file(path),

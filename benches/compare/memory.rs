@@ -14,7 +14,7 @@ fn file(cache: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If the copy stored none, because it was too short.
-pub fn of_other_link(cache: &Path) -> Result<String, String> {
+pub(crate) fn of_other_link(cache: &Path) -> Result<String, String> {
     let path = file(cache);
     let fault = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
     let text = fs::read_to_string(&path).map_err(|e| fault(&e))?;
@@ -29,7 +29,7 @@ pub fn of_other_link(cache: &Path) -> Result<String, String> {
 
 /// # Errors
 /// If the file cannot be written.
-pub fn put(cache: &Path, memory: &str) -> Result<(), String> {
+pub(crate) fn put(cache: &Path, memory: &str) -> Result<(), String> {
     let path = file(cache);
     let dir = path.parent().unwrap_or(cache);
     let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, memory));

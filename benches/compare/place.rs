@@ -14,7 +14,7 @@ use crate::support::tree::Dir;
 
 /// How links are made.
 #[derive(Clone, Debug)]
-pub enum How {
+pub(crate) enum How {
     /// Network namespaces of the bench, which needs root.
     Own,
     /// A program with the commands `CMD up --rtt MS --rate MBIT --loss PERCENT [--fw none]`, `CMD
@@ -29,7 +29,7 @@ pub enum How {
 }
 
 /// Two ends. Dropping this removes everything that was made for it.
-pub struct Place {
+pub(crate) struct Place {
     /// Words that run a program at the near end.
     near: Vec<String>,
     pub host: String,
@@ -48,7 +48,7 @@ pub struct Place {
 impl Place {
     /// # Errors
     /// The reason, for which the link is left out.
-    pub fn make(link: &Link, how: &How, work: &Path) -> Result<Place, String> {
+    pub(crate) fn make(link: &Link, how: &How, work: &Path) -> Result<Place, String> {
         match how {
             How::Own => Place::own(link, work),
             How::With(program) => Place::with(link, program),
@@ -150,7 +150,7 @@ impl Place {
     }
 
     /// `sh -c LINE` at the near end.
-    pub fn near(&self, line: &str) -> Command {
+    pub(crate) fn near(&self, line: &str) -> Command {
         let mut words = self
             .near
             .iter()
@@ -162,23 +162,23 @@ impl Place {
     }
 
     /// `sh -c LINE` at the far end.
-    pub fn far(&self, line: &str) -> Command {
+    pub(crate) fn far(&self, line: &str) -> Command {
         self.near(&format!("{} {} {}", self.ssh(), self.host, quote(line)))
     }
 
     /// ssh with the configuration that the user named, as shell words.
-    pub fn ssh(&self) -> String {
+    pub(crate) fn ssh(&self) -> String {
         format!("ssh{}", self.config())
     }
 
     /// ` -F FILE`, for ssh and related programs.
-    pub fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         let config = self.ssh_config.as_ref();
         config.map_or(String::new(), |config| format!(" -F {}", quote(config)))
     }
 
     /// Both ends have these programs. If they see the same files, one check is enough.
-    pub fn has(&self, programs: &[&str]) -> bool {
+    pub(crate) fn has(&self, programs: &[&str]) -> bool {
         let tests = programs
             .iter()
             .map(|name| format!("command -v {name} > /dev/null"));
@@ -191,7 +191,7 @@ impl Place {
     }
 
     /// How long a login takes that runs only `true`.
-    pub fn login_time(&self) -> Result<Duration, String> {
+    pub(crate) fn login_time(&self) -> Result<Duration, String> {
         let since = Instant::now();
         shell::finish(self.far("true"))?;
         Ok(since.elapsed())
@@ -199,7 +199,7 @@ impl Place {
 
     /// # Errors
     /// If the copy in `dir` at the far end differs from `input`.
-    pub fn check(&self, input: &Path, dir: &str) -> Result<(), String> {
+    pub(crate) fn check(&self, input: &Path, dir: &str) -> Result<(), String> {
         let name = input
             .file_name()
             .ok_or("an input without a name")?

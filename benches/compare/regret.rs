@@ -14,7 +14,7 @@ use crate::tools::COPY_MAX;
 const CANDIDATES: usize = 3;
 const ROUNDS: usize = 5;
 
-pub struct Regret {
+pub(crate) struct Regret {
     pub link: String,
     pub input: String,
     /// Medians, in seconds.
@@ -25,7 +25,7 @@ pub struct Regret {
 }
 
 impl Regret {
-    pub fn ratio(&self) -> f64 {
+    pub(crate) fn ratio(&self) -> f64 {
         self.default / self.best
     }
 }
@@ -35,7 +35,7 @@ impl Regret {
 ///
 /// # Errors
 /// If a copy fails.
-pub fn measure(
+pub(crate) fn measure(
     link: &str,
     input: &str,
     copy: impl Fn(&[String], Duration) -> Result<Option<Duration>, String>,
@@ -88,7 +88,7 @@ pub fn measure(
     })
 }
 
-pub fn markdown_of_memory(all: &[Regret], rounds: usize, machine: &str) -> String {
+pub(crate) fn markdown_of_memory(all: &[Regret], rounds: usize, machine: &str) -> String {
     let mut out = format!(
         "{machine}\n\nMedians of {rounds} interleaved rounds in seconds, with {WRONG_STREAMS} streams \
          remembered from another link and with nothing remembered.\n\n\
@@ -110,7 +110,7 @@ pub fn markdown_of_memory(all: &[Regret], rounds: usize, machine: &str) -> Strin
     out
 }
 
-pub fn markdown(all: &[Regret], machine: &str) -> String {
+pub(crate) fn markdown(all: &[Regret], machine: &str) -> String {
     let mut out = format!(
         "{machine}\n\nMedians of {ROUNDS} interleaved rounds in seconds; regret is the defaults' \
          time for one of the best of {CANDIDATES} candidates.\n\n\

@@ -7,7 +7,7 @@ use crate::spent::Spent;
 use crate::tools::FASTCP;
 
 /// One tool in one cell.
-pub struct Row {
+pub(crate) struct Row {
     pub tool: &'static str,
     pub times: Vec<Duration>,
     /// Empty if the other end is on another machine.
@@ -17,7 +17,7 @@ pub struct Row {
 }
 
 /// One input on one link.
-pub struct Measured {
+pub(crate) struct Measured {
     pub link: String,
     pub input: String,
     pub bytes: u64,
@@ -27,19 +27,19 @@ pub struct Measured {
 }
 
 /// A goal, and the ratio of fastcp's time to the tool's.
-pub struct Reached {
+pub(crate) struct Reached {
     pub goal: Goal,
     /// None if one of the two has no time.
     pub ratio: Option<f64>,
 }
 
 impl Row {
-    pub fn seconds(&self) -> Option<f64> {
+    pub(crate) fn seconds(&self) -> Option<f64> {
         median(&self.times)
     }
 
     /// Processor time of both ends together.
-    pub fn cpu_seconds(&self) -> Option<f64> {
+    pub(crate) fn cpu_seconds(&self) -> Option<f64> {
         let times = self
             .spent
             .iter()
@@ -47,7 +47,7 @@ impl Row {
         median(&times.collect::<Vec<_>>())
     }
 
-    pub fn peak_bytes(&self) -> u64 {
+    pub(crate) fn peak_bytes(&self) -> u64 {
         let peaks = self.spent.iter().map(|it| it.peak_bytes);
         peaks.max().unwrap_or(0)
     }
@@ -55,19 +55,19 @@ impl Row {
 
 impl Measured {
     /// MB/s of content.
-    pub fn rate(&self, seconds: f64) -> f64 {
+    pub(crate) fn rate(&self, seconds: f64) -> f64 {
         self.bytes as f64 / 1e6 / seconds
     }
 
-    pub fn seconds_of(&self, tool: &str) -> Option<f64> {
+    pub(crate) fn seconds_of(&self, tool: &str) -> Option<f64> {
         self.rows.iter().find(|row| row.tool == tool)?.seconds()
     }
 
-    pub fn login(&self) -> f64 {
+    pub(crate) fn login(&self) -> f64 {
         median(&self.logins).unwrap_or(0.0)
     }
 
-    pub fn reached(&self) -> Vec<Reached> {
+    pub(crate) fn reached(&self) -> Vec<Reached> {
         let ratio = |goal: &Goal| {
             let own = self.seconds_of(FASTCP)?;
             let other = match goal.tool {
@@ -94,13 +94,13 @@ impl Measured {
 }
 
 impl Reached {
-    pub fn is_reached(&self) -> Option<bool> {
+    pub(crate) fn is_reached(&self) -> Option<bool> {
         Some(self.ratio? <= self.goal.most)
     }
 }
 
 /// The middle time, or the mean of the two middle ones.
-pub fn median(times: &[Duration]) -> Option<f64> {
+pub(crate) fn median(times: &[Duration]) -> Option<f64> {
     let mut times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     times.sort_by(f64::total_cmp);
     let (low, high) = (times.len().checked_sub(1)? / 2, times.len() / 2);

@@ -14,7 +14,7 @@ use crate::tools::{self, COPY_MAX, Chosen, Errand, FASTCP, TIMED_OUT, Tool};
 use crate::{Asked, memory, shell};
 
 /// Runs tools between two ends.
-pub struct Bench<'a> {
+pub(crate) struct Bench<'a> {
     pub asked: &'a Asked,
     pub place: &'a Place,
     /// The destination directory at the far end.
@@ -26,7 +26,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// If there is no login. If a tool fails, its row contains the error.
-    pub fn rounds(
+    pub(crate) fn rounds(
         &self,
         link: &Link,
         cell: &Cell,
@@ -76,7 +76,7 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// If fastcp fails, or the copy differs from its source.
-    pub fn copy(
+    pub(crate) fn copy(
         &self,
         input: &Input,
         flags: &[String],
@@ -107,7 +107,12 @@ impl Bench<'_> {
     ///
     /// # Errors
     /// If fastcp fails, a copy differs from its source, or a copy is too short to store settings.
-    pub fn wrong_memory(&self, link: &Link, cell: &Cell, input: &Input) -> Result<Regret, String> {
+    pub(crate) fn wrong_memory(
+        &self,
+        link: &Link,
+        cell: &Cell,
+        input: &Input,
+    ) -> Result<Regret, String> {
         let copy = |memory: Option<&str>| {
             let took = self.copy_with(input, &[], COPY_MAX, memory)?;
             took.ok_or_else(|| format!("{COPY_MAX:?} were not enough"))

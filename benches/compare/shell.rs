@@ -2,13 +2,13 @@
 
 use std::process::{Command, Output, Stdio};
 
-pub fn quote(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// # Errors
 /// A line with the program, its exit status and its last messages.
-pub fn finish(command: Command) -> Result<(), String> {
+pub(crate) fn finish(command: Command) -> Result<(), String> {
     output(command).map(drop)
 }
 
@@ -16,7 +16,7 @@ pub fn finish(command: Command) -> Result<(), String> {
 ///
 /// # Errors
 /// As for [`finish`].
-pub fn output(mut command: Command) -> Result<Output, String> {
+pub(crate) fn output(mut command: Command) -> Result<Output, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command
         .stdin(Stdio::null())
@@ -34,13 +34,13 @@ pub fn output(mut command: Command) -> Result<Output, String> {
 ///
 /// # Errors
 /// As for [`finish`].
-pub fn text(command: Command) -> Result<String, String> {
+pub(crate) fn text(command: Command) -> Result<String, String> {
     let output = output(command)?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The first program of this name on PATH.
-pub fn find(name: &str) -> Option<String> {
+pub(crate) fn find(name: &str) -> Option<String> {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("command -v {name}")]);
     text(command).ok().filter(|path| !path.is_empty())

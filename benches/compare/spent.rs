@@ -12,7 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Resources used during a tool's run, by the tool and by everything else.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub(crate) struct Spent {
     /// Seconds for which processors were busy.
     pub cpu_s: f64,
     /// The most memory that one process of fastcp held; 0 for other tools.
@@ -20,7 +20,7 @@ pub struct Spent {
 }
 
 /// Runs `what`, and returns its result with the resources used.
-pub fn while_doing<T>(what: impl FnOnce() -> T) -> (T, Spent) {
+pub(crate) fn while_doing<T>(what: impl FnOnce() -> T) -> (T, Spent) {
     let is_over = AtomicBool::new(false);
     let before = busy();
     thread::scope(|scope| {

@@ -8,7 +8,12 @@ use crate::results::{Measured, Row};
 use crate::shell;
 use crate::tools::FASTCP;
 
-pub fn markdown(all: &[Measured], inputs: &[Input], rounds: usize, notes: &[String]) -> String {
+pub(crate) fn markdown(
+    all: &[Measured],
+    inputs: &[Input],
+    rounds: usize,
+    notes: &[String],
+) -> String {
     let mut out = format!("{}\n\n", machine());
     let _ = writeln!(
         out,
@@ -120,7 +125,7 @@ fn words(it: &crate::results::Reached) -> String {
 }
 
 /// Processor, kernel, memory, date and fastcp version, in one line.
-pub fn machine() -> String {
+pub(crate) fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name));

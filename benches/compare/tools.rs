@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::shell::{self, quote};
 
 /// One copy: its ends, its input and its limits.
-pub struct Errand<'a> {
+pub(crate) struct Errand<'a> {
     pub place: &'a Place,
     pub input: &'a Path,
     pub bytes: u64,
@@ -32,7 +32,7 @@ pub struct Errand<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     pub streams: u64,
     pub bbr: bool,
 }
@@ -44,7 +44,7 @@ impl Default for Chosen {
     }
 }
 
-pub struct Tool {
+pub(crate) struct Tool {
     pub name: &'static str,
     /// Programs that both ends must have.
     pub needs: &'static [&'static str],
@@ -56,7 +56,7 @@ pub struct Tool {
 }
 
 /// The result of a run.
-pub struct Ran {
+pub(crate) struct Ran {
     pub took: Duration,
     /// Only for fastcp.
     pub chosen: Option<Chosen>,
@@ -83,13 +83,13 @@ const fn iperf3(name: &'static str, line: fn(&Errand) -> String) -> Tool {
     }
 }
 
-pub const FASTCP: &str = "fastcp";
+pub(crate) const FASTCP: &str = "fastcp";
 
 /// No copy in the list takes this long.
-pub const COPY_MAX: Duration = Duration::from_secs(3600);
+pub(crate) const COPY_MAX: Duration = Duration::from_secs(3600);
 
 /// Exit status of `timeout` when it stopped the program.
-pub const TIMED_OUT: &str = "exit status: 124";
+pub(crate) const TIMED_OUT: &str = "exit status: 124";
 
 const TOOLS: &[Tool] = &[
     tool(FASTCP, &[], fastcp),
@@ -116,14 +116,14 @@ const TOOLS: &[Tool] = &[
     }),
 ];
 
-pub fn named(name: &str) -> Option<&'static Tool> {
+pub(crate) fn named(name: &str) -> Option<&'static Tool> {
     TOOLS.iter().find(|tool| tool.name == name)
 }
 
 impl Tool {
     /// # Errors
     /// The tool's messages, if it fails.
-    pub fn run(&self, errand: &Errand) -> Result<Ran, String> {
+    pub(crate) fn run(&self, errand: &Errand) -> Result<Ran, String> {
         let command = errand.place.near(&(self.line)(errand));
         let since = Instant::now();
         let output = shell::output(command)?;

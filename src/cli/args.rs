@@ -69,7 +69,7 @@ const OUTPUT: &str = "Output";
     disable_help_flag = true,
     disable_version_flag = true
 )]
-pub struct Args {
+pub(super) struct Args {
     #[arg(hide = true)]
     pub operands: Vec<OsString>,
 
@@ -294,7 +294,7 @@ pub struct Args {
 
 /// Letters of scp that a script may have and that mean nothing here.
 #[derive(Debug, clap::Args)]
-pub struct Ignored {
+pub(super) struct Ignored {
     #[arg(short = 'C', hide = true)]
     compression: bool,
     #[arg(short = '3', hide = true)]
@@ -315,7 +315,7 @@ pub struct Ignored {
 
 impl Ignored {
     /// A line for each letter that was given.
-    pub fn told(&self) -> Vec<String> {
+    pub(super) fn told(&self) -> Vec<String> {
         [
             (self.compression, "-C", "compression is on by itself"),
             (

@@ -18,7 +18,7 @@ use super::request::{rate_limit, request};
 
 /// The checked command line.
 #[derive(Debug)]
-pub struct Order {
+pub(super) struct Order {
     pub request: Request,
     pub output: Output,
     /// Messages for the user that precede the copy.
@@ -29,7 +29,7 @@ pub struct Order {
 
 impl Order {
     /// Shows the warnings, and in verbose mode the options without effect.
-    pub fn tell(&self, reporter: &dyn Reporter) {
+    pub(super) fn tell(&self, reporter: &dyn Reporter) {
         self.warnings.iter().for_each(|line| reporter.notice(line));
         self.ignored.iter().for_each(|line| reporter.detail(line));
     }
@@ -37,7 +37,7 @@ impl Order {
 
 /// # Errors
 /// Usage.
-pub fn order(mut args: Args) -> Result<Order> {
+pub(super) fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
     let (sources, dest) = ends(operands, &args)?;
     let also = fan_out::also(&args, &sources, &dest)?;

@@ -16,7 +16,7 @@ use super::{operand, ssh_config, values};
 ///
 /// # Errors
 /// Usage.
-pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Operand)> {
+pub(super) fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Operand)> {
     let operands = operands
         .into_iter()
         .map(operand::parse)
@@ -39,7 +39,7 @@ pub fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>, Opera
 
 /// # Errors
 /// Usage, if a destination on this machine may be a mistyped host.
-pub fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
+pub(super) fn check_mistyped(dest: &Operand, args: &Args) -> Result<()> {
     if dest.host.is_some() || !is_mistyped(dest, args.config.as_deref()) {
         return Ok(());
     }
@@ -87,7 +87,7 @@ fn with_commands(
 }
 
 /// The command at `place`, or the operand itself if there is no command.
-pub fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
+pub(super) fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -> Result<Operand> {
     let Some(line) = command else {
         return Ok(place.expect("without a command there is an operand for this end"));
     };
@@ -158,7 +158,7 @@ fn is_pipe(operand: &Operand) -> bool {
     operand.what != EndKind::Path
 }
 
-pub fn name(operand: &Operand) -> String {
+pub(super) fn name(operand: &Operand) -> String {
     printable(operand.typed.as_bytes())
 }
 

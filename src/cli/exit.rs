@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::error::{Error, Result};
 
 /// The exit code of the copy, or of the failure to write its record if the copy succeeded.
-pub fn code_of(code: i32, written: Result<()>) -> i32 {
+pub(super) fn code_of(code: i32, written: Result<()>) -> i32 {
     match written.map_err(|error| refuse(&error)) {
         Err(unwritten) if code == 0 => unwritten,
         _ => code,
@@ -13,7 +13,7 @@ pub fn code_of(code: i32, written: Result<()>) -> i32 {
 }
 
 /// Shows why there is no copy; the exit code.
-pub fn refuse(error: &Error) -> i32 {
+pub(super) fn refuse(error: &Error) -> i32 {
     let _ = writeln!(std::io::stderr(), "{error}");
     error.kind.exit_code()
 }

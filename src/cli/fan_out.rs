@@ -22,7 +22,7 @@ const FILE_MAX: u64 = 1 << 20;
 ///
 /// # Errors
 /// Usage.
-pub fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Operand>> {
+pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<Vec<Operand>> {
     let mut typed = args.also.clone();
     if let Some(file) = &args.also_from {
         typed.extend(listed(file)?);
@@ -109,7 +109,7 @@ fn listed(path: &Path) -> Result<Vec<OsString>> {
 
 /// Names of the destinations for messages: the host alone, or the whole operand where the host is
 /// not unique.
-pub fn names(request: &Request) -> Vec<String> {
+pub(super) fn names(request: &Request) -> Vec<String> {
     let short = |dest: &Operand| {
         dest.host
             .as_ref()
@@ -130,7 +130,7 @@ pub fn names(request: &Request) -> Vec<String> {
 ///
 /// # Errors
 /// Usage, if two destinations would have the same file.
-pub fn digest_lists(file: PathBuf, request: &Request) -> Result<Vec<PathBuf>> {
+pub(super) fn digest_lists(file: PathBuf, request: &Request) -> Result<Vec<PathBuf>> {
     if request.also.is_empty() {
         return Ok(vec![file]);
     }

@@ -7,7 +7,7 @@ use crate::wire::message::Ports;
 
 /// What a forced command allows the key that it stands before.
 #[derive(Debug, clap::Args)]
-pub struct Permits {
+pub(super) struct Permits {
     /// Nothing but what is in this directory.
     #[arg(long, hide = true, requires = "server", value_name = "DIR")]
     confine: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub struct Permits {
 
 impl Permits {
     /// `ports` are those of the forced command, if it has any.
-    pub fn to_permit(&self, ports: Option<Ports>) -> Permit {
+    pub(super) fn to_permit(&self, ports: Option<Ports>) -> Permit {
         Permit {
             // A relative directory starts at the current one.
             confine: self

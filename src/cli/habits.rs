@@ -204,7 +204,11 @@ const HABITS: &[(&[&str], &str)] = &[
 ];
 
 /// The error for an unknown option, with a hint if one is known. None for any other error.
-pub fn unknown_option(error: &clap::Error, line: &[OsString], command: &Command) -> Option<String> {
+pub(super) fn unknown_option(
+    error: &clap::Error,
+    line: &[OsString],
+    command: &Command,
+) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }

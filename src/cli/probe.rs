@@ -21,7 +21,7 @@ const HERE: &str = "localhost";
 ///
 /// # Errors
 /// Usage.
-pub fn run(mut args: Args) -> Result<i32> {
+pub(super) fn run(mut args: Args) -> Result<i32> {
     let mut operands = std::mem::take(&mut args.operands).into_iter();
     let typed = operands.next();
     if operands.next().is_some() {

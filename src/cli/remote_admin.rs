@@ -19,7 +19,7 @@ use super::request::ssh_options;
 ///
 /// # Errors
 /// Usage, a host that cannot be reached, or a standard output that cannot be written.
-pub fn run(mut args: Args) -> Result<i32> {
+pub(super) fn run(mut args: Args) -> Result<i32> {
     let operands = std::mem::take(&mut args.operands);
     let is_removal = args.remove;
     let mut hosts = Vec::new();

@@ -14,7 +14,7 @@ const BYTES_PER_KBIT: u64 = 1024 / 8;
 ///
 /// # Errors
 /// Usage, if the file of `--bwlimit @FILE` does not contain a rate.
-pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
+pub(super) fn rate_limit(args: &Args) -> Result<Option<u64>> {
     match &args.bwlimit {
         Some(RateArgument::Fixed(rate)) => Ok(Some(*rate)),
         Some(RateArgument::File(file)) => rate_file::read(file),
@@ -23,7 +23,7 @@ pub fn rate_limit(args: &Args) -> Result<Option<u64>> {
 }
 
 /// The request without the destinations of `--also`.
-pub fn request(
+pub(super) fn request(
     mut args: Args,
     sources: Vec<Operand>,
     dest: Operand,
@@ -85,7 +85,7 @@ pub fn request(
 }
 
 /// Moves the options for ssh out of the arguments.
-pub fn ssh_options(args: &mut Args) -> SshOptions {
+pub(super) fn ssh_options(args: &mut Args) -> SshOptions {
     use std::mem::take;
     SshOptions {
         program: args.program.take(),

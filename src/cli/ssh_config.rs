@@ -13,7 +13,7 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// True if ssh's configuration has a `Host` line with exactly this name. The configuration is the
 /// file of `-F` alone, or the user's and the system's.
-pub fn names(host: &str, config: Option<&Path>) -> bool {
+pub(super) fn names(host: &str, config: Option<&Path>) -> bool {
     let home = std::env::home_dir().map(|home| home.join(".ssh"));
     match config {
         Some(file) => file_names(file, host, home.as_deref(), 0),

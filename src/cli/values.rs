@@ -11,7 +11,7 @@ use crate::units;
 /// scp's own limit for `-l`.
 const KBIT_MAX: u64 = 100 << 20;
 
-pub fn kbit(text: &str) -> Result<u64, String> {
+pub(super) fn kbit(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(kbit @ 1..=KBIT_MAX) => Ok(kbit),
         _ => Err(format!(
@@ -20,7 +20,7 @@ pub fn kbit(text: &str) -> Result<u64, String> {
     }
 }
 
-pub fn rsh() -> impl TypedValueParser<Value = Rsh> {
+pub(super) fn rsh() -> impl TypedValueParser<Value = Rsh> {
     PossibleValuesParser::new(["ssh", "local"]).map(|how| match how.as_str() {
         "local" => Rsh::Local,
         _ => Rsh::Ssh,
@@ -29,14 +29,14 @@ pub fn rsh() -> impl TypedValueParser<Value = Rsh> {
 
 /// `--bwlimit`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RateArgument {
+pub(super) enum RateArgument {
     /// Bytes a second.
     Fixed(u64),
     /// Read at the start and again during the copy.
     File(PathBuf),
 }
 
-pub fn rate(text: &str) -> Result<RateArgument, String> {
+pub(super) fn rate(text: &str) -> Result<RateArgument, String> {
     if let Some(file) = text.strip_prefix('@') {
         return Ok(RateArgument::File(file.into()));
     }
@@ -46,7 +46,7 @@ pub fn rate(text: &str) -> Result<RateArgument, String> {
     }
 }
 
-pub fn route() -> impl TypedValueParser<Value = Route> {
+pub(super) fn route() -> impl TypedValueParser<Value = Route> {
     PossibleValuesParser::new(["direct", "reverse", "ssh"]).map(|how| match how.as_str() {
         "direct" => Route::Direct,
         "reverse" => Route::Reverse,
@@ -54,7 +54,7 @@ pub fn route() -> impl TypedValueParser<Value = Route> {
     })
 }
 
-pub fn ports(text: &str) -> Result<Ports, String> {
+pub(super) fn ports(text: &str) -> Result<Ports, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
         (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Ports { first, last }),
@@ -63,7 +63,7 @@ pub fn ports(text: &str) -> Result<Ports, String> {
 }
 
 /// Accepts the characters of names and addresses, including a zone.
-pub fn address(text: &str) -> Result<String, String> {
+pub(super) fn address(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
     match !text.is_empty() && text.chars().all(is_name) {
         true => Ok(text.to_owned()),
@@ -72,7 +72,7 @@ pub fn address(text: &str) -> Result<String, String> {
 }
 
 /// Accepts only names without characters that a shell interprets.
-pub fn user(text: &str) -> Result<String, String> {
+pub(super) fn user(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
         true => Ok(text.to_owned()),
@@ -86,7 +86,7 @@ const ZSTD_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 6;
 const LZMA_LEVEL: u32 = 6;
 
-pub fn compress(text: &str) -> Result<Compress, String> {
+pub(super) fn compress(text: &str) -> Result<Compress, String> {
     let (codec, level) = match text.split_once(':') {
         Some((codec, level)) => (codec, Some(level)),
         None => (text, None),
@@ -121,7 +121,7 @@ pub fn compress(text: &str) -> Result<Compress, String> {
 /// The kernel's limit (`TCP_CA_NAME_MAX`) without the terminating zero.
 const CONGESTION_MAX: usize = 15;
 
-pub fn congestion(text: &str) -> Result<String, String> {
+pub(super) fn congestion(text: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     if text.is_empty() || text.len() > CONGESTION_MAX || !text.bytes().all(is_word) {
         return Err("a name as in net.ipv4.tcp_available_congestion_control".to_owned());
@@ -133,7 +133,7 @@ pub fn congestion(text: &str) -> Result<String, String> {
 const TIMEOUT_S_MIN: u64 = 5;
 const TIMEOUT_S_MAX: u64 = 3600;
 
-pub fn timeout(text: &str) -> Result<u16, String> {
+pub(super) fn timeout(text: &str) -> Result<u16, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
     match time.as_secs() {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
@@ -144,7 +144,7 @@ pub fn timeout(text: &str) -> Result<u16, String> {
 /// A copy that has waited for a month is assumed to be forgotten.
 const RETRY_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-pub fn retry_for(text: &str) -> Result<Duration, String> {
+pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -158,7 +158,7 @@ pub fn retry_for(text: &str) -> Result<Duration, String> {
 /// A file that has not grown for a day is assumed to be complete.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-pub fn idle(text: &str) -> Result<u64, String> {
+pub(super) fn idle(text: &str) -> Result<u64, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
     if time.is_zero() || time > IDLE_MAX {
         return Err("from 1ms to 1day".to_owned());
@@ -169,7 +169,7 @@ pub fn idle(text: &str) -> Result<u64, String> {
 /// Less memory would not hold a chunk for every connection and worker of even the smallest copy.
 const MEMORY_MIN: u64 = 16 << 20;
 
-pub fn memory(text: &str) -> Result<u64, String> {
+pub(super) fn memory(text: &str) -> Result<u64, String> {
     let bytes = units::parse_size(text)?;
     if bytes < MEMORY_MIN {
         return Err("at least 16Mi (16.8 MB) is needed".to_owned());

@@ -28,14 +28,14 @@ const SHOWN_MAX: usize = 140;
 /// The command's own output is in the pipe by the time it exits.
 const REST_MAX: Duration = Duration::from_secs(1);
 
-pub struct StderrRelay {
+pub(super) struct StderrRelay {
     kept: Arc<Mutex<VecDeque<String>>>,
     ended: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StderrRelay {
-    pub fn start(
+    pub(super) fn start(
         said: OwnedFd,
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> io::Result<StderrRelay> {
@@ -56,7 +56,7 @@ impl StderrRelay {
     }
 
     /// The command has ended: reads what it wrote before, and then stops the thread.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.ended.set();
         if let Some(thread) = self.thread.take() {
             // The thread panics only if `on_line` does, and that panic has already been reported.
@@ -65,7 +65,7 @@ impl StderrRelay {
     }
 
     /// As many of the last lines as fit into an error, at least (the beginning of) one.
-    pub fn last_lines(&self) -> String {
+    pub(super) fn last_lines(&self) -> String {
         let kept = self.kept.lock();
         let mut shown = String::new();
         for line in kept.iter().rev() {

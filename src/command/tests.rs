@@ -181,7 +181,7 @@ fn victim() {
     );
     let (_consumer, mut to) = start(&consumer, CommandRole::Consumer);
     to.write_all(b"half").unwrap();
-    writeln!(std::io::stdout(), "started").unwrap();
+    writeln!(io::stdout(), "started").unwrap();
     std::thread::sleep(Duration::from_secs(1000));
 }
 

@@ -27,7 +27,7 @@ done
 kill -s KILL -- "-$group"
 "#;
 
-pub struct Watchdog {
+pub(super) struct Watchdog {
     child: Child,
     /// The kernel closes it when this process is killed.
     pub(super) lifeline: Option<ChildStdin>,
@@ -35,7 +35,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// The watch keeps `held` open until [`let_end`](Watchdog::let_end).
-    pub fn start(held: Option<OwnedFd>) -> io::Result<Watchdog> {
+    pub(super) fn start(held: Option<OwnedFd>) -> io::Result<Watchdog> {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "fastcp-watch"])
             // Otherwise an interrupt from the terminal would reach it too.
@@ -49,16 +49,16 @@ impl Watchdog {
     }
 
     /// The process group of the watch itself.
-    pub fn group(&self) -> i32 {
+    pub(super) fn group(&self) -> i32 {
         Pid::from_child(&self.child).as_raw_nonzero().get()
     }
 
-    pub fn guard(&mut self, group: Pid) -> io::Result<()> {
+    pub(super) fn guard(&mut self, group: Pid) -> io::Result<()> {
         self.say(&format!("{}\n", group.as_raw_nonzero()))
     }
 
     /// All data is written: the consumer may see the end of its stdin.
-    pub fn let_end(&mut self) {
+    pub(super) fn let_end(&mut self) {
         if self.say("ended\n").is_err() {
             // The watch is dead, so it no longer holds anything open.
             self.lifeline = None;
@@ -66,7 +66,7 @@ impl Watchdog {
     }
 
     /// To be called when the command's group is gone.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         // The watch may have exited already, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Tasks and threads wait here for free bytes.
-pub struct Room {
+pub(super) struct Room {
     all: usize,
     free: Mutex<usize>,
     for_threads: Condvar,
@@ -14,13 +14,13 @@ pub struct Room {
 }
 
 /// The bytes of one message; released on drop.
-pub struct RoomShare {
+pub(super) struct RoomShare {
     bytes: usize,
     room: Arc<Room>,
 }
 
 impl Room {
-    pub fn new(all: usize) -> Arc<Room> {
+    pub(super) fn new(all: usize) -> Arc<Room> {
         Arc::new(Room {
             all,
             free: Mutex::new(all),
@@ -30,11 +30,11 @@ impl Room {
     }
 
     /// None if too few bytes are free.
-    pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
+    pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
         self.take_from(&mut self.free(), bytes)
     }
 
-    pub async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
+    pub(super) async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
         loop {
             let mut freed = std::pin::pin!(self.for_tasks.notified());
             // From here on no release can be missed.
@@ -47,7 +47,7 @@ impl Room {
     }
 
     /// For threads outside the runtime.
-    pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
+    pub(super) fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
         let mut free = self.free();
         loop {
             if let Some(share) = self.take_from(&mut free, bytes) {

@@ -28,12 +28,12 @@ impl Device {
     /// # Errors
     /// `Kind::Refused` if the device is in use or too small, or with `--no-clobber`; `Kind::Entry`
     /// if it is not a block device; `Kind::Usage` if `--direct-io` is impossible; `Kind::Write`.
-    pub fn open(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
+    pub(super) fn open(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE)
     }
 
     /// As [`open`](Device::open), to resume an interrupted copy.
-    pub fn reopen(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
+    pub(super) fn reopen(slot: &EntrySlot, size: u64, rules: &Rules) -> Result<Device> {
         Device::open_within(slot, size, rules, PATIENCE_AGAIN)
     }
 
@@ -76,14 +76,14 @@ impl Device {
     }
 
     /// Writes `data` at `offset`.
-    pub fn write(&self, data: &[u8], offset: u64) -> Result<()> {
+    pub(super) fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
         let written = self.device.write_at(data, offset);
         written.map_err(|cause| self.failed("cannot write", cause))
     }
 
     /// Makes a range read as zeros. A hole frees its blocks if the device can do that.
-    pub fn write_zeros(&self, offset: u64, len: u64, is_hole: bool) -> Result<()> {
+    pub(super) fn write_zeros(&self, offset: u64, len: u64, is_hole: bool) -> Result<()> {
         self.check_range(offset, len)?;
         let written = match is_hole {
             true => self.device.discard(offset, len),
@@ -93,12 +93,12 @@ impl Device {
     }
 
     #[cfg(test)]
-    pub fn read(&self, room: &mut [u8], offset: u64) -> std::io::Result<()> {
+    pub(super) fn read(&self, room: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.device.read_at(room, offset)
     }
 
     /// Syncs the device. Always call this after the last byte: an error of the disk shows here.
-    pub fn finish(&self) -> Result<ExistingEntry> {
+    pub(super) fn finish(&self) -> Result<ExistingEntry> {
         let synced = self.device.sync();
         synced.map_err(|cause| self.failed("cannot make it durable", cause))?;
         // Nothing shows later whether a device was written since, so these values mean nothing.
@@ -113,7 +113,7 @@ impl Device {
     }
 
     /// Identifies the device in a journal, even if its device number changes at a restart.
-    pub fn inode(&self) -> Inode {
+    pub(super) fn inode(&self) -> Inode {
         let name = digest::of_range(&self.device.stable_name(), 0, true);
         let mut number = [0; 8];
         number.copy_from_slice(&name[..8]);

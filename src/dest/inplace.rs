@@ -19,7 +19,11 @@ impl InPlace {
     ///
     /// # Errors
     /// `Kind::Refused` for a symbolic link: the user did not choose its target.
-    pub fn open(slot: &EntrySlot, old: Option<&Stat>, rules: &Rules) -> Result<Option<InPlace>> {
+    pub(super) fn open(
+        slot: &EntrySlot,
+        old: Option<&Stat>,
+        rules: &Rules,
+    ) -> Result<Option<InPlace>> {
         // It may be the partial file of a killed run, which another copy may resume.
         let is_own = is_own_name(slot.name.as_bytes());
         let Some(old) = old.filter(|_| rules.inplace && !is_own) else {
@@ -47,7 +51,7 @@ impl InPlace {
     }
 
     /// Extends the file to `size` bytes at once. A longer file is cut at the end.
-    pub fn grow(&self, size: u64) -> std::io::Result<()> {
+    pub(super) fn grow(&self, size: u64) -> std::io::Result<()> {
         if self.file.metadata()?.len() < size {
             self.file.set_len(size)?;
         }
@@ -55,7 +59,7 @@ impl InPlace {
     }
 
     /// Sets length and, with `-p`, mode and times when the content is complete. Returns the status.
-    pub fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
+    pub(super) fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));
         if stat("cannot read the status of the written file")?.st_size as u64 != length {

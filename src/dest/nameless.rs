@@ -33,7 +33,7 @@ pub(super) struct Nameless<'a> {
 impl<'a> Nameless<'a> {
     /// Makes an empty file for `slot`, where the caller found no entry. None if the file needs a
     /// temporary name, as it does with `--fsync`: file systems differ in how durable a new link is.
-    pub fn create(
+    pub(super) fn create(
         slot: &'a EntrySlot,
         entry: &Entry,
         rules: &Rules,
@@ -67,7 +67,7 @@ impl<'a> Nameless<'a> {
 
     /// Gives the complete file its times, mode and name; returns its status. None if the name is
     /// taken by now, or cannot be given by a link.
-    pub fn commit(self, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
+    pub(super) fn commit(self, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
         let slot = self.slot;
         if rules.preserve {
             futimens(&self.file, &times_of(entry))

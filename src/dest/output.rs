@@ -55,7 +55,7 @@ impl PipeOutput {
             let message = "standard output is closed";
             return Err(Error::new(Kind::Write, Side::Dest, message).at("-"));
         }
-        PipeOutput::shared(std::io::stdout().as_fd(), "-", stop)
+        PipeOutput::shared(io::stdout().as_fd(), "-", stop)
     }
 
     /// An open file that other processes may write to as well.

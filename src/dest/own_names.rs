@@ -80,7 +80,7 @@ pub(super) struct OwnName {
 
 impl OwnName {
     /// Reserves `name` and opens the file. None if a file of this process has the name already.
-    pub fn claim<T>(
+    pub(super) fn claim<T>(
         dir: &Arc<Dir>,
         name: &OsStr,
         open: impl FnOnce() -> io::Result<T>,
@@ -112,7 +112,11 @@ impl OwnName {
 
     /// Calls `look` to check the file called `name`; an entry of that name waits until it is done.
     /// None if a file of this process has the name.
-    pub fn while_held<T>(dir: &Arc<Dir>, name: &OsStr, look: impl FnOnce() -> T) -> Option<T> {
+    pub(super) fn while_held<T>(
+        dir: &Arc<Dir>,
+        name: &OsStr,
+        look: impl FnOnce() -> T,
+    ) -> Option<T> {
         let mut found = None;
         let nothing_opened = || {
             found = Some(look());
@@ -124,7 +128,7 @@ impl OwnName {
     }
 
     /// The name. It does not change while the guard is held.
-    pub fn hold(&self) -> LockedName<'_> {
+    pub(super) fn hold(&self) -> LockedName<'_> {
         LockedName {
             dir: self.dir,
             name: self.current.lock(),
@@ -148,12 +152,12 @@ pub(super) struct LockedName<'a> {
 }
 
 impl LockedName<'_> {
-    pub fn name(&self) -> &OsStr {
+    pub(super) fn name(&self) -> &OsStr {
         &self.name
     }
 
     /// Notes that the file has got another name.
-    pub fn set(&mut self, name: OsString) {
+    pub(super) fn set(&mut self, name: OsString) {
         let mut in_use = in_use();
         in_use.remove(&(self.dir, self.name.clone()));
         let place = (self.dir, name.clone());

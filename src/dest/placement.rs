@@ -35,7 +35,7 @@ pub(super) struct Resolved {
 
 impl ExistingPlace<'_> {
     /// The source becomes the destination; the contents of a directory land directly in it.
-    pub fn become_it(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
+    pub(super) fn become_it(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
         let root = source.root;
         match found {
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(dir, vec![])),
@@ -50,7 +50,7 @@ impl ExistingPlace<'_> {
     }
 
     /// The source lands in the destination if that is a directory, and becomes it otherwise.
-    pub fn land(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
+    pub(super) fn land(&self, source: &Source, found: &FoundPath) -> Result<Resolved> {
         let root = source.root;
         match found {
             FoundPath::Directory(dir) => self.inside(source, dir),
@@ -174,7 +174,7 @@ impl Resolved {
     }
 
     /// A directory that an interrupted copy has made.
-    pub fn begun(slot: EntrySlot, dir: &Arc<Dir>) -> Resolved {
+    pub(super) fn begun(slot: EntrySlot, dir: &Arc<Dir>) -> Resolved {
         Resolved {
             standing: Some((dir.identity(), true)),
             ..Resolved::nothing(slot, Vec::new())
@@ -182,7 +182,7 @@ impl Resolved {
     }
 
     /// Two roots with the same key would land in one place.
-    pub fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
+    pub(super) fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
         match (&self.landing, self.standing) {
             (_, Some((identity, true))) => (Some(identity), vec![]),
             (Landing::Name(slot), _) => {
@@ -198,7 +198,7 @@ impl Resolved {
     }
 
     /// The path, for messages.
-    pub fn path(&self, source: &Source) -> PathBuf {
+    pub(super) fn path(&self, source: &Source) -> PathBuf {
         match &self.landing {
             Landing::Name(slot) if self.within => slot.path().join(&source.root.name),
             landing => landing.path(),

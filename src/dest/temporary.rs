@@ -44,7 +44,7 @@ impl Temporary {
     ///
     /// # Errors
     /// `Kind::Busy` if the slot's partial file is already being written.
-    pub fn create(slot: &EntrySlot) -> Result<Temporary> {
+    pub(super) fn create(slot: &EntrySlot) -> Result<Temporary> {
         let mut name = usual_name(slot);
         for _ in 0..TRIES {
             let has_locks = WITHOUT_LOCKS.load(Relaxed) != slot.dir.identity().0;
@@ -108,7 +108,7 @@ impl Temporary {
     ///
     /// # Errors
     /// `Kind::Busy` if the process that made it is still at work.
-    pub fn reopen(
+    pub(super) fn reopen(
         slot: &EntrySlot,
         is_it: impl Fn(&File, &Stat) -> bool,
     ) -> Result<Option<Temporary>> {
@@ -150,22 +150,22 @@ impl Temporary {
     }
 
     /// Leaves the file for a later run to resume, if that run can find it.
-    pub fn keep(&mut self) {
+    pub(super) fn keep(&mut self) {
         self.standing = *self.name() != usual_name(&self.slot);
     }
 
     /// Leaves the file under its present name, for the user.
-    pub fn keep_for_user(&mut self) -> OsString {
+    pub(super) fn keep_for_user(&mut self) -> OsString {
         self.standing = false;
         self.name()
     }
 
-    pub fn name(&self) -> OsString {
+    pub(super) fn name(&self) -> OsString {
         self.name.hold().name().to_owned()
     }
 
     /// Reads the status again, after a change that `stat` does not show yet.
-    pub fn refresh(&mut self) -> Result<()> {
+    pub(super) fn refresh(&mut self) -> Result<()> {
         let stat = fstat(&self.file);
         self.stat = stat.map_err(|cause| {
             self.slot
@@ -179,7 +179,7 @@ impl Temporary {
     ///
     /// # Errors
     /// `Kind::Write` if the file has lost its name and cannot get another one.
-    pub fn renamed<T>(&self, rename: impl FnOnce(&OsStr) -> Result<T>) -> Result<T> {
+    pub(super) fn renamed<T>(&self, rename: impl FnOnce(&OsStr) -> Result<T>) -> Result<T> {
         let mut held = self.name.hold();
         let found = self.slot.dir.stat(held.name());
         if !found.is_ok_and(|found| same_file(&found, &self.stat)) {
@@ -205,7 +205,7 @@ impl Temporary {
     }
 
     /// Notes that the file has its final name, so there is nothing left to remove.
-    pub fn committed(&mut self) {
+    pub(super) fn committed(&mut self) {
         self.standing = false;
     }
 }

@@ -11,16 +11,16 @@ use crate::dir::{Dir, Handles};
 use crate::error::Result;
 use crate::manifest::{Entry, EntryKind, Name, Root, Timestamp};
 
-pub fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::try_from(text.as_bytes().to_vec()).unwrap()
 }
 
-pub fn slot(dir: &Path, text: &str) -> EntrySlot {
+pub(super) fn slot(dir: &Path, text: &str) -> EntrySlot {
     let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
     EntrySlot::new(dir, name(text))
 }
 
-pub fn rules() -> Rules {
+pub(super) fn rules() -> Rules {
     Rules {
         preserve: false,
         no_clobber: false,
@@ -39,7 +39,7 @@ pub fn rules() -> Rules {
     }
 }
 
-pub fn file(size: u64, mode: u32) -> Entry {
+pub(super) fn file(size: u64, mode: u32) -> Entry {
     let stat = rustix::fs::stat("/").unwrap();
     let mut entry = Entry::from_stat(1, 0, name("source"), EntryKind::File, &stat);
     let time = Timestamp {
@@ -54,7 +54,7 @@ pub fn file(size: u64, mode: u32) -> Entry {
 }
 
 /// The names in a directory, sorted.
-pub fn names(dir: &Path) -> Vec<String> {
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -65,7 +65,7 @@ pub fn names(dir: &Path) -> Vec<String> {
 
 /// A directory with the entries that the cases need: d/, d/sub/, f, to_d -> d, dangling -> new, d/s
 /// -> ../f, d/gone -> ../made, loop -> loop.
-pub fn ground() -> tempfile::TempDir {
+pub(super) fn ground() -> tempfile::TempDir {
     let temp = tempfile::tempdir().unwrap();
     let at = |path: &str| temp.path().join(path);
     std::fs::create_dir_all(at("d/sub")).unwrap();
@@ -79,7 +79,7 @@ pub fn ground() -> tempfile::TempDir {
 }
 
 /// A root: `S` and lower-case names are files, `D` is a directory, `D/` is its contents.
-pub fn root(text: &str) -> Root {
+pub(super) fn root(text: &str) -> Root {
     let plain = text.trim_end_matches('/');
     Root {
         id: 1,
@@ -92,7 +92,7 @@ pub fn root(text: &str) -> Root {
     }
 }
 
-pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<RootTarget>> {
+pub(super) fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<RootTarget>> {
     let sources: Vec<_> = roots
         .iter()
         .map(|root| Source {
@@ -105,7 +105,7 @@ pub fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<Vec<Root
     resolve(spec, &sources, true, &handles, &|_, _| false)
 }
 
-pub fn spec(ground: &Path, path: &str) -> Spec {
+pub(super) fn spec(ground: &Path, path: &str) -> Spec {
     Spec {
         path: path.trim_start_matches("-T ").into(),
         base: ground.to_owned(),

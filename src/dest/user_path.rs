@@ -47,7 +47,7 @@ impl Reach<'_> {
     ///
     /// # Errors
     /// `Kind::Write` if the directory that holds the last name does not exist.
-    pub fn find(self, path: &Path) -> Result<FoundPath> {
+    pub(super) fn find(self, path: &Path) -> Result<FoundPath> {
         if let Some(confine) = self.confine {
             return find_confined(confine, path);
         }
@@ -71,7 +71,7 @@ impl Reach<'_> {
     }
 
     /// The directory at the end of `path`. None if it has no name (`/`, `..`) or is something else.
-    pub fn name_of_directory(self, path: &Path) -> Option<EntrySlot> {
+    pub(super) fn name_of_directory(self, path: &Path) -> Option<EntrySlot> {
         if let Some(confine) = self.confine {
             let names = confine.names(path.as_os_str().as_bytes()).ok()?;
             let (name, above) = names.split_last()?;

@@ -6,14 +6,14 @@ use std::io;
 use parking_lot::{Condvar, Mutex};
 
 /// In bytes: a page, and at least the block size of all known disks.
-pub const ALIGNMENT: usize = 4096;
+pub(super) const ALIGNMENT: usize = 4096;
 
 /// Limit of buffers, each as long as a chunk. They are not part of the pool, so there must be few,
 /// and fewer keep a disk busy.
 const BOUNCES_MAX: usize = 16;
 
 #[derive(Default)]
-pub struct Bounces {
+pub(super) struct Bounces {
     state: Mutex<BounceState>,
     returned: Condvar,
 }
@@ -26,7 +26,7 @@ struct BounceState {
 }
 
 impl Bounces {
-    pub fn write(
+    pub(super) fn write(
         &self,
         bytes: &[u8],
         write: impl FnOnce(&[u8]) -> io::Result<()>,
@@ -40,7 +40,7 @@ impl Bounces {
         })
     }
 
-    pub fn read(
+    pub(super) fn read(
         &self,
         into: &mut [u8],
         read: impl FnOnce(&mut [u8]) -> io::Result<()>,

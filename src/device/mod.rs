@@ -278,7 +278,7 @@ fn kind(side: Side) -> Kind {
 /// `Ok` if the device may become free soon.
 fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()> {
     let used = rustix::fs::stat(path).ok();
-    let used = used.and_then(|stat| usage::used_by(stat.st_rdev));
+    let used = used.and_then(|stat| used_by(stat.st_rdev));
     let way_out = match access {
         DeviceUse::Write { patience } if used.is_none() && waited < patience => return Ok(()),
         DeviceUse::Write { .. } => "stop that first, or write over it with --force",

@@ -34,7 +34,7 @@ pub fn used_by(rdev: u64) -> Option<String> {
 }
 
 /// The ID of a volume, a disk's world-wide name or a loop device's file; otherwise the path.
-pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
+pub(super) fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
     let dir = sys(rdev);
     let facts = [
         "dm/uuid",
@@ -62,7 +62,7 @@ pub fn stable_name(rdev: u64, path: &Path) -> Vec<u8> {
 }
 
 /// True if the kernel does not allow writes. The open succeeds, and only the first write fails.
-pub fn is_read_only(rdev: u64) -> bool {
+pub(super) fn is_read_only(rdev: u64) -> bool {
     line(&sys(rdev).join("ro")).as_deref() == Some(b"1")
 }
 

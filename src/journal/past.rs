@@ -74,7 +74,12 @@ pub(super) struct Past {
 impl Past {
     /// Reads up to the first damaged record. `own` is the session that reads, `before` the earlier
     /// sessions of the same command.
-    pub fn read(file: &File, key: &ChecksumKey, own: &JournalSession, before: &[[u8; 16]]) -> Past {
+    pub(super) fn read(
+        file: &File,
+        key: &ChecksumKey,
+        own: &JournalSession,
+        before: &[[u8; 16]],
+    ) -> Past {
         let mut past = Past {
             records: 1,
             since_mount: u64::MAX,
@@ -175,7 +180,7 @@ impl Past {
 
     /// How far everything from the record `first` on may be trusted without reading it. `is_here`
     /// says whether the files are on the same device as the journal.
-    pub fn trust(&self, first: u64, is_here: bool) -> Trust {
+    pub(super) fn trust(&self, first: u64, is_here: bool) -> Trust {
         if is_here && first >= self.since_run {
             Trust::OfRun
         } else if is_here && first >= self.since_mount {

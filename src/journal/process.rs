@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidf
 use super::record::JournalSession;
 
 /// The kernel's ID of this boot; zero if unknown.
-pub fn boot_id() -> [u8; 16] {
+pub(super) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&hex, 16).unwrap_or(0).to_be_bytes()
@@ -19,14 +19,14 @@ pub fn boot_id() -> [u8; 16] {
 const MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// The ID of the mount that the file is on; 0 if the kernel does not say.
-pub fn mount(file: &File) -> u64 {
+pub(super) fn mount(file: &File) -> u64 {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, MOUNT).ok();
     let told = told.filter(|told| told.stx_mask & MOUNT.bits() != 0);
     told.map_or(0, |told| told.stx_mnt_id)
 }
 
 /// When a process started, in ticks since the boot; 0 if unknown.
-pub fn started(pid: u32) -> u64 {
+pub(super) fn started(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in parentheses, may contain anything. The start is 19 fields after the state.
     let fields = stat.rsplit(')').next().unwrap_or_default();
@@ -34,13 +34,13 @@ pub fn started(pid: u32) -> u64 {
     field.and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-pub fn own_pid() -> u32 {
+pub(super) fn own_pid() -> u32 {
     getpid().as_raw_pid() as u32
 }
 
 /// Kills the process of `session` if it is certainly that process: same boot, same user, same
 /// process ID and start time, and not this process. True if the signal was sent.
-pub fn kill(session: &JournalSession) -> bool {
+pub(super) fn kill(session: &JournalSession) -> bool {
     let is_that = || session.started != 0 && started(session.pid) == session.started;
     let may = session.boot_id == boot_id()
         && session.boot_id != [0; 16]

@@ -229,7 +229,7 @@ fn other_chunks_and_no_resume_begin_anew() {
 
 /// Changes the first session.
 fn since(dir: &Path, changed: fn(&mut JournalSession)) {
-    let file = std::fs::File::options()
+    let file = File::options()
         .read(true)
         .write(true)
         .open(path(dir))

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, MutexGuard};
 
 /// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.
 #[derive(Default)]
-pub struct WaitQueue {
+pub(super) struct WaitQueue {
     /// Changes only while the mutex is held. So a thread that wakes others after a change sees
     /// every waiter that has not seen the change.
     sleepers: AtomicUsize,
@@ -17,7 +17,7 @@ pub struct WaitQueue {
 
 impl WaitQueue {
     /// Waits until `is_over` is true.
-    pub fn sleep_until<'a, T>(
+    pub(super) fn sleep_until<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
         is_over: impl Fn(&T) -> bool,
@@ -30,13 +30,13 @@ impl WaitQueue {
         guard
     }
 
-    pub fn wake_one(&self) {
+    pub(super) fn wake_one(&self) {
         if self.sleepers.load(Relaxed) > 0 {
             self.condvar.notify_one();
         }
     }
 
-    pub fn wake_all(&self) {
+    pub(super) fn wake_all(&self) {
         if self.sleepers.load(Relaxed) > 0 {
             self.condvar.notify_all();
         }

@@ -371,7 +371,7 @@ mod tests {
                 ..CopyOptions::default()
             };
             let budget = Budget::new(&options, None, 1 << 20).expect("it fits");
-            super::start(budget, &options, None, &host::hello(), None)
+            start(budget, &options, None, &host::hello(), None)
         };
         assert!(!start(false).forced.congestion);
         let polite = start(true);

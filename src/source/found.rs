@@ -214,7 +214,7 @@ pub(super) mod trees {
     use std::path::Path;
 
     /// The files below `dir`, sorted by name.
-    pub fn files(dir: &Path) -> Vec<FoundFile> {
+    pub(crate) fn files(dir: &Path) -> Vec<FoundFile> {
         let lookup = Lookup {
             confine: None,
             base: dir.to_owned(),
@@ -234,13 +234,13 @@ pub(super) mod trees {
         files
     }
 
-    pub fn one(dir: &Path, content: &[u8]) -> (std::path::PathBuf, FoundFile) {
+    pub(crate) fn one(dir: &Path, content: &[u8]) -> (PathBuf, FoundFile) {
         let path = dir.join("file");
         std::fs::write(&path, content).unwrap();
         (path, files(dir).remove(0))
     }
 
-    pub fn append(path: &Path, content: &[u8]) {
+    pub(crate) fn append(path: &Path, content: &[u8]) {
         use std::io::Write;
         let mut file = File::options().append(true).open(path).unwrap();
         file.write_all(content).unwrap();

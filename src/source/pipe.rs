@@ -104,7 +104,7 @@ impl PipeSource {
             let message = "standard input is closed";
             return Err(Error::new(Kind::Read, Side::Source, message).at("-"));
         }
-        let fd = std::io::stdin().as_fd().try_clone_to_owned();
+        let fd = io::stdin().as_fd().try_clone_to_owned();
         let fd = fd.map_err(|cause| cannot_read(Path::new("-"), cause))?;
         Ok(PipeSource::from_fd(fd, "-", end, stop))
     }

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 /// The variable that tells the program where fastcp listens: the name of an abstract socket,
 /// which leaves no file behind.
-pub const ADDRESS: &str = "FASTCP_ASK";
+pub(super) const ADDRESS: &str = "FASTCP_ASK";
 
 /// ssh's variables for the program that asks, and for when to use it. Before OpenSSH 8.4 the
 /// second one has no effect, and ssh itself asks.
@@ -24,7 +24,7 @@ const REQUIRE: &str = "SSH_ASKPASS_REQUIRE";
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Listens for questions of one ssh and its jump hosts.
-pub struct Questions {
+pub(super) struct Questions {
     listener: UnixListener,
     address: String,
     program: PathBuf,
@@ -33,7 +33,7 @@ pub struct Questions {
 impl Questions {
     /// None if ssh should ask in its usual way: without a terminal, if the user has set
     /// `SSH_ASKPASS_REQUIRE`, or if this program's file cannot be found.
-    pub fn expected() -> Option<Questions> {
+    pub(super) fn expected() -> Option<Questions> {
         let has_terminal = io::stderr().is_terminal() && File::open("/dev/tty").is_ok();
         if !has_terminal || std::env::var_os(REQUIRE).is_some() {
             return None;
@@ -57,7 +57,7 @@ impl Questions {
     }
 
     /// Makes the ssh that `command` starts ask through this program.
-    pub fn offer(&self, command: &mut Command) {
+    pub(super) fn offer(&self, command: &mut Command) {
         command
             .env(ADDRESS, &self.address)
             .env(PROGRAM, &self.program)
@@ -65,7 +65,7 @@ impl Questions {
     }
 
     /// The next program that waits to ask.
-    pub async fn next(&self) -> Question {
+    pub(super) async fn next(&self) -> Question {
         loop {
             match self.listener.accept().await {
                 Ok((socket, _)) if is_own(&socket) => return Question(socket),
@@ -84,11 +84,11 @@ fn is_own(socket: &UnixStream) -> bool {
 }
 
 /// A program that waits for its turn to ask.
-pub struct Question(UnixStream);
+pub(super) struct Question(UnixStream);
 
 impl Question {
     /// Lets the program ask once `hold` has cleared the terminal, and waits until it has asked.
-    pub async fn let_ask<G>(mut self, hold: impl Future<Output = G>) {
+    pub(super) async fn let_ask<G>(mut self, hold: impl Future<Output = G>) {
         let _turn = TURN.lock().await;
         let _held = hold.await;
         if self.0.write_all(b"\n").await.is_ok() {
@@ -99,7 +99,7 @@ impl Question {
 }
 
 /// Connects the program that asks.
-pub fn connect(address: &OsStr) -> io::Result<std::os::unix::net::UnixStream> {
+pub(super) fn connect(address: &OsStr) -> io::Result<std::os::unix::net::UnixStream> {
     std::os::unix::net::UnixStream::connect_addr(&named(address)?)
 }
 

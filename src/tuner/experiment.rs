@@ -86,13 +86,13 @@ pub(super) enum Judgement {
 
 impl Experiment {
     /// More connections are to show whether the path is longer.
-    pub fn is_of_path(&self) -> bool {
+    pub(super) fn is_of_path(&self) -> bool {
         matches!(self.change, Change::ToldByStreams(_))
     }
 
     /// Judges by the `rates` of the last `pace.quick` and the number of `frames` that connections
     /// have taken.
-    pub fn judge(
+    pub(super) fn judge(
         &mut self,
         now: Duration,
         pace: Intervals,
@@ -176,7 +176,7 @@ struct Cooldown {
 pub(super) struct Cooldowns([Option<Cooldown>; KINDS]);
 
 impl Cooldowns {
-    pub fn add(&mut self, now: Duration, trial: &Experiment) {
+    pub(super) fn add(&mut self, now: Duration, trial: &Experiment) {
         let hold = &mut self.0[trial.change.kind()];
         let length = hold.map_or(HOLD, |hold| (hold.length * 2).min(HOLD_MAX));
         *hold = Some(Cooldown {
@@ -189,13 +189,13 @@ impl Cooldowns {
         });
     }
 
-    pub fn is_open(&self, now: Duration, change: Change) -> bool {
+    pub(super) fn is_open(&self, now: Duration, change: Change) -> bool {
         self.0[change.kind()].is_none_or(|hold| now >= hold.until)
     }
 
     /// Ends the holds whose rate has moved: they no longer apply. If such a change fails again,
     /// its next hold is still the longer one.
-    pub fn lift(&mut self, now: Duration, rates: &Rates) {
+    pub(super) fn lift(&mut self, now: Duration, rates: &Rates) {
         let moved = |then: f64, is: f64| is > then * MOVED || is * MOVED < then;
         for hold in self.0.iter_mut().flatten() {
             let moved = moved(hold.wire, rates.wire)
@@ -208,13 +208,13 @@ impl Cooldowns {
     }
 
     /// Ends all holds, as if the rate had moved.
-    pub fn lift_all(&mut self, now: Duration) {
+    pub(super) fn lift_all(&mut self, now: Duration) {
         for hold in self.0.iter_mut().flatten() {
             hold.until = now;
         }
     }
 
-    pub fn forget(&mut self, change: Change) {
+    pub(super) fn forget(&mut self, change: Change) {
         self.0[change.kind()] = None;
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    pub fn of(round_trip: Duration) -> Intervals {
+    pub(super) fn of(round_trip: Duration) -> Intervals {
         let quick = QUICK.max(round_trip * QUICK_ROUND_TRIPS);
         Intervals {
             glance: GLANCE.max(round_trip * GLANCE_ROUND_TRIPS).min(quick),
@@ -48,7 +48,7 @@ impl Intervals {
     }
 
     /// The span for choosing a method.
-    pub fn of_method(&self, now: Duration) -> Duration {
+    pub(super) fn of_method(&self, now: Duration) -> Duration {
         if now <= self.opening {
             self.glance
         } else {

@@ -48,10 +48,10 @@ pub const LADDER: [Method; RUNGS] = [
 ];
 
 /// The rung of zstd 1.
-pub const MIDDLE: usize = 2;
+pub(super) const MIDDLE: usize = 2;
 
 /// The lowest rung of LZMA.
-pub const LZMA: usize = 6;
+pub(super) const LZMA: usize = 6;
 
 /// A method's cost and ratio. Where part of the data is stored, the mean over all of it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -80,7 +80,7 @@ pub(super) struct Choice {
 
 impl Stages {
     /// `link`: its throughput when it was recently the bottleneck, if known.
-    pub fn new(rates: &Rates, workers: Workers, rung: usize, link: Option<f64>) -> Stages {
+    pub(super) fn new(rates: &Rates, workers: Workers, rung: usize, link: Option<f64>) -> Stages {
         let per_byte = |share: f64, workers: f64, rate: f64| share * workers * 1e9 / rate.max(1.0);
         let plain = (rates.workers - rates.encode).max(0.0);
         let there = per_byte(rates.far_workers, workers.there, rates.acked);
@@ -98,7 +98,7 @@ impl Stages {
     }
 
     /// Before a copy.
-    pub fn planned(measured: &Measured) -> Stages {
+    pub(super) fn planned(measured: &Measured) -> Stages {
         let plain_ns = measured.plain_ns.max(PLAIN_NS_MIN);
         Stages {
             link: measured.link,
@@ -135,7 +135,7 @@ impl Stages {
     }
 
     /// The predicted rate of a copy by this rung, with the costs that go into it.
-    pub fn forecast(&self, rung: usize, facts: Facts) -> Forecast {
+    pub(super) fn forecast(&self, rung: usize, facts: Facts) -> Forecast {
         Forecast {
             bytes_per_s: self.goodput(rung, facts),
             ratio: facts.ratio,
@@ -146,7 +146,7 @@ impl Stages {
 
     /// The rung whose guessed rate is highest; None if that is not clearly above the rate of the
     /// rung in use.
-    pub fn jump(
+    pub(super) fn jump(
         &self,
         facts: &[Option<Facts>; RUNGS],
         open: impl Iterator<Item = usize>,
@@ -164,7 +164,7 @@ impl Stages {
     /// Chooses among the `open` rungs. While the link is unknown and workers are busy, it goes at
     /// most one rung down, since the link might become the bottleneck further down. If workers
     /// have time, it does not go down.
-    pub fn choose(&self, facts: &[Option<Facts>; RUNGS], open: [bool; RUNGS]) -> Choice {
+    pub(super) fn choose(&self, facts: &[Option<Facts>; RUNGS], open: [bool; RUNGS]) -> Choice {
         let Some(own) = facts[self.rung] else {
             // No recent chunk used this rung: small files, holes.
             return Choice::default();

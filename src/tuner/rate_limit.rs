@@ -45,7 +45,7 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    pub fn new(limit: Option<u64>) -> RateLimit {
+    pub(super) fn new(limit: Option<u64>) -> RateLimit {
         RateLimit {
             limit,
             since: Duration::ZERO,
@@ -55,12 +55,12 @@ impl RateLimit {
     }
 
     /// The limit in bytes a second.
-    pub fn now(&self) -> Option<u64> {
+    pub(super) fn now(&self) -> Option<u64> {
         self.limit
     }
 
     /// True if `sample` has another limit than the one before.
-    pub fn follow(&mut self, now: Duration, sample: &Sample, workers: Workers) -> bool {
+    pub(super) fn follow(&mut self, now: Duration, sample: &Sample, workers: Workers) -> bool {
         if sample.rate_limit == self.limit {
             return false;
         }
@@ -74,7 +74,12 @@ impl RateLimit {
     }
 
     /// Until `now`, when `sample` was taken. None if no limit held the copy back.
-    pub fn held_back(&self, now: Duration, sample: &Sample, workers: Workers) -> Option<HeldBack> {
+    pub(super) fn held_back(
+        &self,
+        now: Duration,
+        sample: &Sample,
+        workers: Workers,
+    ) -> Option<HeldBack> {
         let time = now.saturating_sub(self.since);
         let rates = between(time, &self.first, sample, workers);
         let Some(limit) = self.limit.filter(|limit| is_spent(*limit, &rates)) else {

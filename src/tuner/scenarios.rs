@@ -321,7 +321,7 @@ fn a_rate_limit_that_is_lifted_holds_nothing_back_any_more() {
     limited.forced.rate_limit = Some(10_000_000);
     let lift: Event = (30.0, |world| world.rate_limit = None);
     let run = run(WINDOWS, limited, 9, 120.0, &[lift]);
-    let free = super::sim::run(WINDOWS, start(&WINDOWS), 9, 90.0, &[]);
+    let free = sim::run(WINDOWS, start(&WINDOWS), 9, 90.0, &[]);
     // More connections are needed for their windows as soon as the limit is lifted.
     let streams = free.tuner.decision().streams;
     assert!(streams > 8, "{}", told(&free));

@@ -71,7 +71,7 @@ pub(super) struct StartUp {
 
 impl StartUp {
     /// A rise to the usual number of connections at this distance or to the remembered one.
-    pub fn to(target: u16) -> StartUp {
+    pub(super) fn to(target: u16) -> StartUp {
         StartUp {
             target: Some(target),
             confirmed_at: FIRST_WINDOW * u64::from(target.min(AT_WORK_FIRST)),

@@ -62,7 +62,7 @@ pub(super) struct SampleWindow {
 
 impl SampleWindow {
     /// Returns false if it ignored the sample.
-    pub fn push(&mut self, now: Duration, sample: &Sample) -> bool {
+    pub(super) fn push(&mut self, now: Duration, sample: &Sample) -> bool {
         if let Some((last, _)) = self.samples.back()
             && now < *last + APART
         {
@@ -76,7 +76,7 @@ impl SampleWindow {
     }
 
     /// The last `span`, or slightly more; None if the samples do not cover it yet.
-    pub fn last(&self, span: Duration, workers: Workers) -> Option<Rates> {
+    pub(super) fn last(&self, span: Duration, workers: Workers) -> Option<Rates> {
         let (now, sample) = self.samples.back()?;
         // The first sample covers the time since the start.
         if now.saturating_sub(span) == Duration::ZERO {
@@ -93,7 +93,7 @@ impl SampleWindow {
     }
 
     /// Both halves of the last `span`; None if the samples do not cover it yet.
-    pub fn halves(&self, span: Duration, workers: Workers) -> Option<(Rates, Rates)> {
+    pub(super) fn halves(&self, span: Duration, workers: Workers) -> Option<(Rates, Rates)> {
         let (now, sample) = self.samples.back()?;
         let at = |ago: Duration| self.samples.iter().rev().find(|(at, _)| *at + ago <= *now);
         let ((first, before), (middle, between_them)) = (at(span)?, at(span / 2)?);
@@ -118,14 +118,14 @@ impl SampleWindow {
     }
 
     /// From the start to the last sample.
-    pub fn whole(&self, workers: Workers) -> Rates {
+    pub(super) fn whole(&self, workers: Workers) -> Rates {
         match self.samples.back() {
             None => Rates::default(),
             Some((now, sample)) => between(*now, &Sample::default(), sample, workers),
         }
     }
 
-    pub fn newest(&self) -> Sample {
+    pub(super) fn newest(&self) -> Sample {
         self.samples
             .back()
             .map(|(_, sample)| *sample)
@@ -133,7 +133,7 @@ impl SampleWindow {
     }
 
     /// The longest round trip among the samples of the last `span`.
-    pub fn longest_round_trip(&self, span: Duration) -> Duration {
+    pub(super) fn longest_round_trip(&self, span: Duration) -> Duration {
         let now = self.samples.back().map_or(Duration::ZERO, |(now, _)| *now);
         let samples = self.samples.iter().rev();
         let lately = samples.take_while(|(at, _)| *at + span >= now);
@@ -143,7 +143,7 @@ impl SampleWindow {
 
     /// The unevenness of the wire rate over the last `span`: the standard error of the mean,
     /// relative to the mean.
-    pub fn unevenness(&self, span: Duration) -> f64 {
+    pub(super) fn unevenness(&self, span: Duration) -> f64 {
         let Some((now, _)) = self.samples.back() else {
             return 0.0;
         };

@@ -7,7 +7,7 @@ use super::terminal::{Glyphs, Size};
 use super::view::BarLine;
 
 /// The lines on the terminal.
-pub struct Bars {
+pub(super) struct Bars {
     glyphs: Glyphs,
     canvas: Canvas,
     all: MultiProgress,
@@ -16,7 +16,7 @@ pub struct Bars {
 }
 
 impl Bars {
-    pub fn new(glyphs: Glyphs) -> Bars {
+    pub(super) fn new(glyphs: Glyphs) -> Bars {
         let canvas = Canvas::default();
         // No limit on draws per second: they go to memory, and each bar draws separately.
         let target = ProgressDrawTarget::term_like(Box::new(canvas.clone()));
@@ -30,7 +30,7 @@ impl Bars {
 
     /// The output that replaces the current lines with `lines`, and writes `above` (whole
     /// lines) over them. No line may be as wide as the terminal.
-    pub fn redraw(&mut self, above: &str, lines: &[BarLine], size: Size) -> String {
+    pub(super) fn redraw(&mut self, above: &str, lines: &[BarLine], size: Size) -> String {
         self.canvas.set_rows(size.rows);
         // Drawing on a canvas cannot fail.
         if !above.is_empty() {
@@ -57,7 +57,7 @@ impl Bars {
     }
 
     #[cfg(test)]
-    pub fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         self.canvas.lines()
     }
 }

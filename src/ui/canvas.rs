@@ -22,7 +22,7 @@ const ERASE_BELOW: &str = "\x1b[J";
 
 /// One handle for indicatif to draw on, and a clone to show the result from.
 #[derive(Clone, Debug, Default)]
-pub struct Canvas(Arc<Mutex<Drawing>>);
+pub(super) struct Canvas(Arc<Mutex<Drawing>>);
 
 #[derive(Debug, Default)]
 struct Drawing {
@@ -45,13 +45,13 @@ impl Canvas {
     }
 
     /// Sets the most lines to draw, since lines that have scrolled away could not be erased.
-    pub fn set_rows(&self, rows: usize) {
+    pub(super) fn set_rows(&self, rows: usize) {
         self.drawing().rows = rows;
     }
 
     /// The output that replaces the lines on the terminal with those of the last draw, and puts
     /// printed lines above them. No line may be as wide as the terminal.
-    pub fn show(&self, size: Size) -> String {
+    pub(super) fn show(&self, size: Size) -> String {
         let drawing = &mut *self.drawing();
         let above = std::mem::take(&mut drawing.above);
         if drawing.shown.is_empty() && drawing.lines.is_empty() {
@@ -89,7 +89,7 @@ impl Canvas {
     }
 
     #[cfg(test)]
-    pub fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         self.drawing().lines.clone()
     }
 }

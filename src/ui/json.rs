@@ -7,12 +7,12 @@ use crate::session::Outcome;
 use super::summary::{codecs, time, verdict};
 
 /// One line with its newline. Sizes are in bytes, times in seconds, shares from 0 to 1.
-pub fn line(outcome: &Outcome) -> String {
+pub(super) fn line(outcome: &Outcome) -> String {
     format!("{}\n", summary(outcome))
 }
 
 /// The same for one of several destinations, with its name.
-pub fn line_of(dest: &str, outcome: &Outcome) -> String {
+pub(super) fn line_of(dest: &str, outcome: &Outcome) -> String {
     let mut summary = summary(outcome);
     summary["dest"] = dest.into();
     format!("{summary}\n")

@@ -10,14 +10,14 @@ const SPAN_MIN: Duration = Duration::from_millis(500);
 
 /// Readings of a counter within the window, oldest first.
 #[derive(Default)]
-pub struct Throughput {
+pub(super) struct Throughput {
     readings: VecDeque<(Instant, u64)>,
 }
 
 impl Throughput {
     /// Notes that the counter was at `bytes` at time `now`. Of readings of 0 only the last is
     /// kept, so that the login time does not make the first seconds look slow.
-    pub fn note(&mut self, now: Instant, bytes: u64) {
+    pub(super) fn note(&mut self, now: Instant, bytes: u64) {
         if bytes == 0 {
             self.readings.clear();
         }
@@ -31,7 +31,7 @@ impl Throughput {
     }
 
     /// Bytes a second; None before there are enough readings.
-    pub fn per_s(&self) -> Option<f64> {
+    pub(super) fn per_s(&self) -> Option<f64> {
         let (first, last) = (self.readings.front()?, self.readings.back()?);
         let span = last.0.duration_since(first.0);
         (span >= SPAN_MIN).then(|| last.1.saturating_sub(first.1) as f64 / span.as_secs_f64())

@@ -6,7 +6,7 @@ use crate::units::size;
 use super::view::{eta, fraction, is_endless, is_verifying, scanning, several, speed, verifying};
 
 /// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
-pub fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
+pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
     let Snapshot {
         phase, done_bytes, ..
     } = *snapshot;

@@ -16,14 +16,14 @@ const QUIET: Duration = Duration::from_millis(300);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The last size, and the time of the current resize.
-pub struct Steady {
+pub(super) struct Steady {
     size: Size,
     /// The first and the last change of a resize that has not ended.
     changes: Option<(Instant, Instant)>,
 }
 
 impl Steady {
-    pub fn new(size: Size) -> Steady {
+    pub(super) fn new(size: Size) -> Steady {
         Steady {
             size,
             changes: None,
@@ -31,7 +31,7 @@ impl Steady {
     }
 
     /// Notes that the terminal has `size` at time `now`. False if it must not be drawn on yet.
-    pub fn note(&mut self, now: Instant, size: Size) -> bool {
+    pub(super) fn note(&mut self, now: Instant, size: Size) -> bool {
         if size != self.size {
             let first = self.changes.map_or(now, |(first, _)| first);
             self.changes = Some((first, now));

@@ -10,7 +10,7 @@ use crate::session::{Outcome, Verdict};
 use crate::units::{count, duration, rate, size};
 
 /// The summary, and what limited the copy. Empty if the session failed before it copied anything.
-pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
+pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = figures(outcome, width);
     if let Some(verdict) = verdict(outcome) {
         lines.extend(told(verdict, width));
@@ -22,7 +22,7 @@ pub fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
 /// includes the data that was already there, repeated logins and the number of failures, if any.
 /// If the line is wider than `width`, the part in brackets gets its own line. Lines that are
 /// still wider are broken after commas.
-pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
+pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
     if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
@@ -45,7 +45,7 @@ pub fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
 const TELLING: Duration = Duration::from_secs(1);
 
 /// The bottleneck of the copy, if the copy was long enough to tell.
-pub fn verdict(outcome: &Outcome) -> Option<&Verdict> {
+pub(super) fn verdict(outcome: &Outcome) -> Option<&Verdict> {
     let is_long_enough = outcome.data >= TELLING;
     outcome.verdict.as_ref().filter(|_| is_long_enough)
 }
@@ -77,7 +77,7 @@ fn broken(line: &str, width: usize) -> Vec<String> {
 }
 
 /// A notice about hard links that were not kept.
-pub fn unlinked(files: u64) -> String {
+pub(super) fn unlinked(files: u64) -> String {
     format!(
         "fastcp: {} with several names (hard links) did not fit into memory, so further names of \
          these were copied as files of their own",
@@ -86,7 +86,7 @@ pub fn unlinked(files: u64) -> String {
 }
 
 /// A notice about names that `--digests` could not list.
-pub fn unlisted(names: u64) -> String {
+pub(super) fn unlisted(names: u64) -> String {
     format!(
         "fastcp: {} not UTF-8 and not in the list of digests",
         plural(names, "name is", "names are")
@@ -143,7 +143,7 @@ fn done(outcome: &Outcome) -> String {
 const LOGIN_PART: u32 = 10;
 
 /// The time that data was moving, or the whole time without the login if none moved.
-pub fn time(outcome: &Outcome) -> Duration {
+pub(super) fn time(outcome: &Outcome) -> Duration {
     match outcome.data {
         Duration::ZERO => outcome
             .elapsed
@@ -197,7 +197,7 @@ fn how(outcome: &Outcome) -> String {
 }
 
 /// Names of the codecs that were used, and the number of chunks of each.
-pub fn codecs(counters: &Snapshot) -> impl Iterator<Item = (&'static str, u64)> {
+pub(super) fn codecs(counters: &Snapshot) -> impl Iterator<Item = (&'static str, u64)> {
     (0u8..)
         .zip(counters.codec_chunks)
         .filter(|(_, chunks)| *chunks > 0)
@@ -258,13 +258,13 @@ fn plural(number: u64, one: &str, many: &str) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::error::Side;
     use crate::progress::Progress;
     use crate::session::{Bottleneck, Shares};
 
-    pub fn outcome() -> Outcome {
+    pub(crate) fn outcome() -> Outcome {
         let progress = Progress::default();
         progress.add_files(3);
         progress.add_bytes(1_073_741_824);

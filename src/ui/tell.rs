@@ -16,7 +16,7 @@ pub struct Output {
 
 /// From least to most output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verbosity {
+pub(super) enum Verbosity {
     /// The reason for an early end.
     Failures,
     /// The summary of an incomplete copy.
@@ -28,7 +28,7 @@ pub enum Verbosity {
 }
 
 impl Verbosity {
-    pub fn of(output: Output, is_at_terminal: bool) -> Verbosity {
+    pub(super) fn of(output: Output, is_at_terminal: bool) -> Verbosity {
         match output {
             Output { quiet: true, .. } => Verbosity::Failures,
             Output { verbose: true, .. } => Verbosity::All,

@@ -9,17 +9,17 @@ const COLUMNS: usize = 80;
 const ROWS: usize = 24;
 
 /// Columns beyond this are not used.
-pub const COLUMNS_MAX: u16 = 4096;
+pub(super) const COLUMNS_MAX: u16 = 4096;
 
 /// Characters for the bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glyphs {
+pub(super) enum Glyphs {
     Utf8,
     Ascii,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Terminal {
+pub(super) struct Terminal {
     pub glyphs: Glyphs,
     /// False for `TERM=dumb`.
     pub can_redraw: bool,
@@ -28,7 +28,7 @@ pub struct Terminal {
 
 /// The terminal's size at one moment. Read once for each redraw, since it may change in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub(super) struct Size {
     /// Not 0, at most `COLUMNS_MAX`.
     pub columns: usize,
     /// Not 0.
@@ -40,7 +40,7 @@ pub struct Size {
 
 impl Terminal {
     /// None if stderr is not a terminal.
-    pub fn of_stderr() -> Option<Terminal> {
+    pub(super) fn of_stderr() -> Option<Terminal> {
         std::io::stderr().is_terminal().then(|| {
             let variable = |name: &str| std::env::var(name).unwrap_or_default();
             let term = variable("TERM");
@@ -53,7 +53,7 @@ impl Terminal {
         })
     }
 
-    pub fn size(&self) -> Size {
+    pub(super) fn size(&self) -> Size {
         let or = |cells: u16, default| if cells == 0 { default } else { cells.into() };
         let (columns, rows) = match tcgetwinsize(std::io::stderr()) {
             Ok(size) => (size.ws_col.min(COLUMNS_MAX), size.ws_row),
@@ -67,7 +67,7 @@ impl Terminal {
     }
 
     /// False while a shell owns the terminal (`fastcp ... &`, `bg`).
-    pub fn is_foreground(&self) -> bool {
+    pub(super) fn is_foreground(&self) -> bool {
         tcgetpgrp(std::io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
     }
 }

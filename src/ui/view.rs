@@ -20,14 +20,14 @@ const ETA_MAX_S: f64 = 1e7;
 
 /// Text, with an optional bar in brackets before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BarLine {
+pub(super) struct BarLine {
     pub bar: Option<Bar>,
     pub text: String,
 }
 
 /// `columns` are between the brackets, of which the share `done` / `of` is filled. `of` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bar {
+pub(super) struct Bar {
     pub columns: usize,
     pub done: u64,
     pub of: u64,
@@ -50,7 +50,12 @@ impl From<String> for BarLine {
 
 /// The lines to show. None while ssh may ask for a password, and when the copy is finished.
 /// `rate` is in bytes a second, `width` is the terminal's.
-pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usize) -> Vec<BarLine> {
+pub(super) fn lines(
+    snapshot: &Snapshot,
+    rate: Option<f64>,
+    glyphs: Glyphs,
+    width: usize,
+) -> Vec<BarLine> {
     // The last column stays empty, because terminals differ on whether it causes a wrap.
     let width = width.saturating_sub(1);
     let first = match snapshot.phase {
@@ -89,11 +94,11 @@ pub fn lines(snapshot: &Snapshot, rate: Option<f64>, glyphs: Glyphs, width: usiz
 }
 
 /// The number of finished destinations. The other lines show the slowest one.
-pub fn several((over, all): (usize, usize)) -> String {
+pub(super) fn several((over, all): (usize, usize)) -> String {
     format!("{over} of {all} destinations done, this is the slowest")
 }
 
-pub fn scanning(snapshot: &Snapshot) -> String {
+pub(super) fn scanning(snapshot: &Snapshot) -> String {
     format!(
         "scanning {} files, {}",
         count(snapshot.scanned_files),
@@ -102,19 +107,19 @@ pub fn scanning(snapshot: &Snapshot) -> String {
 }
 
 /// True while data of earlier runs is read and verified.
-pub fn is_verifying(snapshot: &Snapshot) -> bool {
+pub(super) fn is_verifying(snapshot: &Snapshot) -> bool {
     let is_under_way = matches!(snapshot.phase, Phase::Copying | Phase::Flushing);
     let verified = snapshot.checked_bytes;
     is_under_way && verified > 0 && verified < snapshot.already_bytes
 }
 
-pub fn verifying(snapshot: &Snapshot) -> String {
+pub(super) fn verifying(snapshot: &Snapshot) -> String {
     let (verified, all) = (snapshot.checked_bytes, snapshot.already_bytes);
     format!("verified {} of {} already there", size(verified), size(all))
 }
 
 /// True if the remaining amount is unknown: a pipe has no given length, or is already longer.
-pub fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
+pub(super) fn is_endless(snapshot: &Snapshot, totals: &Totals) -> bool {
     let is_more = totals.bytes == 0 || snapshot.done_bytes > totals.bytes;
     totals.streams > 0 && is_more && snapshot.files < totals.files
 }
@@ -162,15 +167,15 @@ fn whole(snapshot: &Snapshot, totals: &Totals, rate: Option<f64>, width: usize) 
     percent.into()
 }
 
-pub fn fraction(done: u64, of: u64) -> f64 {
+pub(super) fn fraction(done: u64, of: u64) -> f64 {
     (done as f64 / of as f64).min(1.0)
 }
 
-pub fn speed(per_s: Option<f64>) -> String {
+pub(super) fn speed(per_s: Option<f64>) -> String {
     per_s.map_or_else(|| "-- MB/s".to_owned(), rate)
 }
 
-pub fn eta(left: u64, per_s: Option<f64>) -> String {
+pub(super) fn eta(left: u64, per_s: Option<f64>) -> String {
     let seconds = left as f64 / per_s.unwrap_or(0.0).max(f64::MIN_POSITIVE);
     match seconds {
         s if s < ETA_MAX_S => clock(s.ceil() as u64),
@@ -180,7 +185,7 @@ pub fn eta(left: u64, per_s: Option<f64>) -> String {
 
 /// The width of `text` in columns. It is rather too large than too small, since terminals differ
 /// about characters that follow an emoji.
-pub fn columns(text: &str) -> usize {
+pub(super) fn columns(text: &str) -> usize {
     measure_text_width(text).max(text.chars().map(cells).sum())
 }
 

@@ -27,16 +27,16 @@ use fastcp::wire::hello::Hello;
 use fastcp::wire::message::{HEADER_LEN, MESSAGE_MAX, Message, parse_header};
 use fastcp::{cli, digest, source, units};
 
-pub use recorded::journal;
+pub(super) use recorded::journal;
 
 /// Small, so that a run is quick and inputs reach every bound.
 const CHUNK: usize = 4096;
 
 /// Runs a target on one input.
-pub type Body = fn(&[u8]);
+pub(super) type Body = fn(&[u8]);
 
 /// The functions by the names of their targets.
-pub const TARGETS: &[(&str, Body)] = &[
+pub(super) const TARGETS: &[(&str, Body)] = &[
     ("frames", frames),
     ("codecs", codecs),
     ("packs", packs),
@@ -48,7 +48,7 @@ pub const TARGETS: &[(&str, Body)] = &[
 ];
 
 /// A data connection: reads, opens, decodes and verifies every frame, as a receiver does.
-pub fn frames(data: &[u8]) {
+pub(super) fn frames(data: &[u8]) {
     let Some((&suite, bytes)) = data.split_first() else {
         return;
     };
@@ -98,7 +98,7 @@ fn verified(encoded: EncodedChunk, decoder: &mut Decoder) {
 
 /// Bytes that claim to be compressed decode to exactly the announced length, or not at all. Encoded
 /// bytes decode to the original.
-pub fn codecs(data: &[u8]) {
+pub(super) fn codecs(data: &[u8]) {
     let Some((&[codec, low, high], bytes)) = data.split_first_chunk() else {
         return;
     };
@@ -143,7 +143,7 @@ pub fn codecs(data: &[u8]) {
 
 /// The input as a pack, with the digest of its table. Then a pack that is made from the input, in
 /// which verification must notice every changed bit.
-pub fn packs(data: &[u8]) {
+pub(super) fn packs(data: &[u8]) {
     let bytes = &data[..data.len().min(CHUNK)];
     if let Some((rest, len)) = bytes.split_last_chunk::<4>()
         && let Some(start) = rest.len().checked_sub(u32::from_le_bytes(*len) as usize)
@@ -207,7 +207,7 @@ fn pack(bytes: &[u8]) -> Chunk {
 }
 
 /// The server's first line, after its magic, or the first line of a far side without a server.
-pub fn hello(data: &[u8]) {
+pub(super) fn hello(data: &[u8]) {
     let _ = Greeting::parse(data);
     let _ = now(Incoming::new(data).first(Duration::from_secs(1)));
     if let Ok(hello) = Hello::parse(data) {
@@ -220,7 +220,7 @@ pub fn hello(data: &[u8]) {
 }
 
 /// Control: the output of a login shell, a hello, and any number of messages.
-pub fn control(data: &[u8]) {
+pub(super) fn control(data: &[u8]) {
     now(async {
         let mut incoming = Incoming::new(data);
         if incoming.hello(Duration::from_secs(1)).await.is_ok() {
@@ -269,7 +269,7 @@ fn sound(entry: &Entry) {
 }
 
 /// Operands as a user types them, and names that a server may answer to them.
-pub fn operands(data: &[u8]) {
+pub(super) fn operands(data: &[u8]) {
     if let Ok(operand) = cli::operand::parse(OsString::from_vec(data.to_vec()))
         && let Some(host) = &operand.host
     {
@@ -292,7 +292,7 @@ pub fn operands(data: &[u8]) {
 }
 
 /// Expands patterns in a directory of three names. Patterns that lead out of it are skipped.
-pub fn patterns(typed: &[u8]) {
+pub(super) fn patterns(typed: &[u8]) {
     thread_local! {
         static DIR: tempfile::TempDir = {
             let dir = tempfile::tempdir().expect("a directory");

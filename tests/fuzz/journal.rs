@@ -12,7 +12,7 @@ use fastcp::journal::{Journal, JournalPlace, Opening, WaitForLock};
 const CHECKED: usize = LEN - 8;
 
 /// The first byte decides whether the checksums are made correct, so that the records are read too.
-pub fn journal(data: &[u8]) {
+pub(crate) fn journal(data: &[u8]) {
     let Some((&whole, bytes)) = data.split_first() else {
         return;
     };

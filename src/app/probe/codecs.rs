@@ -26,7 +26,12 @@ struct CodecWork {
 /// Encodes the sample's chunks with `method` as a copy does: a chunk whose own sample does not
 /// shrink stays uncompressed. Also returns a worker's other cost, for the digest and the seal, in
 /// nanoseconds per byte.
-pub fn measure(sample: &CodecSample, method: Method, workers: usize, suite: Suite) -> (Facts, f64) {
+pub(super) fn measure(
+    sample: &CodecSample,
+    method: Method,
+    workers: usize,
+    suite: Suite,
+) -> (Facts, f64) {
     let until = Instant::now() + TIME;
     let workers = workers.max(1);
     let order = order(sample.chunks.len());

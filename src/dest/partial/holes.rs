@@ -13,13 +13,13 @@ const BLOCK: usize = 4096;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Punches a hole, which reads as zeros.
-pub fn punch(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
+pub(super) fn punch(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fallocate(file, flags, offset, len)
 }
 
 /// Fills a range with zeros and allocates its blocks.
-pub fn fill(file: &File, offset: u64, len: u64) -> io::Result<()> {
+pub(super) fn fill(file: &File, offset: u64, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::ZERO_RANGE, offset, len) {
         Ok(()) => return Ok(()),
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => {}
@@ -36,7 +36,7 @@ pub fn fill(file: &File, offset: u64, len: u64) -> io::Result<()> {
 
 /// Writes the blocks that are not zeros, each run of them at once. Returns the end of the last run,
 /// or 0 if there was none. Only for files whose unwritten ranges read as zeros.
-pub fn write_sparse(file: &File, data: &[u8], offset: u64) -> io::Result<u64> {
+pub(crate) fn write_sparse(file: &File, data: &[u8], offset: u64) -> io::Result<u64> {
     // The first block is short where the offset is not aligned.
     let first = (BLOCK - (offset % BLOCK as u64) as usize).min(data.len());
     let mut end = 0;

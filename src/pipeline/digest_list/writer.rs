@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::dest;
 
 /// Bytes of waiting lines above which the copy waits.
-pub const QUEUE_BYTES: usize = 1 << 20;
+pub(super) const QUEUE_BYTES: usize = 1 << 20;
 
 /// Most bytes of waiting lines; one more line is an error of the list. The room above
 /// [`QUEUE_BYTES`] is for files that were in progress when the copy began to wait.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// The work of the thread, and its state.
 #[derive(Default)]
-pub struct WriterState {
+pub(super) struct WriterState {
     lines: Vec<u8>,
     /// The lines written so far must be removed first.
     begins_again: bool,
@@ -37,18 +37,18 @@ pub struct WriterState {
 }
 
 #[derive(Default)]
-pub struct LineQueue {
+pub(super) struct LineQueue {
     waiting: Mutex<WriterState>,
     changed: Condvar,
 }
 
 /// Takes the lines. Dropping it ends the thread.
-pub struct ListWriter {
+pub(super) struct ListWriter {
     pub queue: Arc<LineQueue>,
 }
 
 impl ListWriter {
-    pub fn start(file: File) -> io::Result<ListWriter> {
+    pub(super) fn start(file: File) -> io::Result<ListWriter> {
         let queue = Arc::<LineQueue>::default();
         let taken = queue.clone();
         let thread = std::thread::Builder::new().name("digest list".into());
@@ -57,7 +57,7 @@ impl ListWriter {
     }
 
     /// Adds a line without waiting.
-    pub fn put(&self, line: String) {
+    pub(super) fn put(&self, line: String) {
         let mut waiting = self.queue.waiting.lock();
         if waiting.error.is_some() {
             return;
@@ -73,7 +73,7 @@ impl ListWriter {
         self.queue.changed.notify_all();
     }
 
-    pub fn begin_again(&self) {
+    pub(super) fn begin_again(&self) {
         let mut waiting = self.queue.waiting.lock();
         waiting.bytes -= waiting.lines.len();
         waiting.lines.clear();
@@ -84,7 +84,7 @@ impl ListWriter {
 
     /// Asks the thread to close the file after the last line. Returns true once the file is closed
     /// or an error occurred.
-    pub fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         let mut waiting = self.queue.waiting.lock();
         waiting.is_last = true;
         self.queue.changed.notify_all();
@@ -93,7 +93,7 @@ impl ListWriter {
 
     /// Returns the error of the thread. Call this when [`is_closed`](ListWriter::is_closed) returns
     /// true; earlier it is an error.
-    pub fn finish(&self) -> io::Result<()> {
+    pub(super) fn finish(&self) -> io::Result<()> {
         let mut waiting = self.queue.waiting.lock();
         if let Some(error) = waiting.error.take() {
             return Err(error);
@@ -116,7 +116,7 @@ impl Drop for ListWriter {
 impl LineQueue {
     /// Waits until `is_over`, which may depend on other state too and is therefore checked
     /// regularly.
-    pub fn wait(&self, is_over: impl Fn(&WriterState) -> bool) {
+    pub(super) fn wait(&self, is_over: impl Fn(&WriterState) -> bool) {
         let mut waiting = self.waiting.lock();
         while !is_over(&waiting) {
             self.changed.wait_for(&mut waiting, LOOK);

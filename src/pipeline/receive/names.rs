@@ -13,13 +13,13 @@ use crate::manifest::{EntryId, Name};
 const UNASKED_MAX: usize = 4096;
 
 /// Names that are remembered at once, in all directories, at 40 bytes each at most.
-pub const HELD_MAX: usize = 1 << 19;
+pub(super) const HELD_MAX: usize = 1 << 19;
 
 /// With this many names remembered, a directory is checked before more of its names are remembered.
-pub const UNASKED_HELD_MAX: usize = 1 << 16;
+pub(super) const UNASKED_HELD_MAX: usize = 1 << 16;
 
 #[derive(Default)]
-pub struct Names {
+pub(super) struct Names {
     /// None until the directory was checked.
     spelling: Option<Spelling>,
     /// Entries by a hash of their name. Names that a file system could confuse have the same hash.
@@ -37,7 +37,7 @@ pub enum NameClaim {
 
 impl Names {
     /// Claims this name for an entry. `room` is how many more names may be remembered.
-    pub fn claim(
+    pub(super) fn claim(
         &mut self,
         id: EntryId,
         name: &Name,
@@ -81,7 +81,7 @@ impl Names {
     }
 
     /// Sets how the directory treats names.
-    pub fn asked(&mut self, spelling: Spelling) {
+    pub(super) fn asked(&mut self, spelling: Spelling) {
         self.spelling = Some(spelling);
         if !spelling.ignores_case {
             self.seen = HashMap::new();
@@ -89,12 +89,12 @@ impl Names {
     }
 
     /// True if it is known how the directory treats names.
-    pub fn is_asked(&self) -> bool {
+    pub(super) fn is_asked(&self) -> bool {
         self.spelling.is_some()
     }
 
     /// Number of remembered names.
-    pub fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.seen.len()
     }
 }

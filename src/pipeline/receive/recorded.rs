@@ -16,7 +16,7 @@ use crate::manifest::Entry;
 use crate::pipeline::context::Context;
 
 /// Bytes that are read between two reports of progress.
-pub const REPORT_EVERY: u64 = 16 << 20;
+pub(super) const REPORT_EVERY: u64 = 16 << 20;
 
 /// Bytes of zeros that are read at a time.
 const STEP: usize = 1 << 20;
@@ -33,7 +33,7 @@ pub struct FinishedBefore {
 }
 
 /// A finished file that exists as recorded.
-pub struct FinishedFile {
+pub(super) struct FinishedFile {
     pub finished: Finished,
     pub standing: ExistingEntry,
     /// It may be trusted without reading it.
@@ -57,7 +57,7 @@ impl FinishedBefore {
 }
 
 /// Identifies a pipe that is read once, by the session that has read it.
-pub fn identity_of_pipe(session: &[u8; 16]) -> Hash {
+pub(super) fn identity_of_pipe(session: &[u8; 16]) -> Hash {
     journal::hash([&session[..]].into_iter())
 }
 
@@ -70,7 +70,7 @@ fn identity_in_place(standing: &ExistingEntry) -> Hash {
 }
 
 /// The record of a file that has its final name.
-pub fn finished(
+pub(super) fn finished(
     path: Hash,
     entry: &Entry,
     young: bool,
@@ -90,7 +90,7 @@ pub fn finished(
 ///
 /// # Errors
 /// If the destination cannot be looked at.
-pub fn find_finished(
+pub(super) fn find_finished(
     entries: &Entries,
     file: &IncomingFile,
     has_chunks: bool,
@@ -108,7 +108,7 @@ pub fn find_finished(
 ///
 /// # Errors
 /// If the destination cannot be looked at.
-pub fn find_finished_by(
+pub(super) fn find_finished_by(
     entries: &Entries,
     file: &IncomingFile,
     is_of: impl Fn(&Finished) -> bool,
@@ -140,13 +140,13 @@ pub fn find_finished_by(
 }
 
 /// Reads a finished file and compares it with its record. An unreadable file does not match.
-pub fn is_as_recorded(entries: &Entries, placed: &FinishedBefore) -> bool {
+pub(super) fn is_as_recorded(entries: &Entries, placed: &FinishedBefore) -> bool {
     let disk = placed.open();
     disk.is_some_and(|disk| reads_as_recorded(entries, placed, &disk))
 }
 
 /// The same for a file that was opened before.
-pub fn reads_as_recorded(
+pub(super) fn reads_as_recorded(
     entries: &Entries,
     placed: &FinishedBefore,
     whole: &PrefetchedFile,
@@ -208,12 +208,12 @@ fn has_chunks(
 }
 
 /// Bytes of a buffer for [`holds`]: the longest piece that is recorded with a digest.
-pub fn buffer_len(context: &Context) -> usize {
+pub(super) fn buffer_len(context: &Context) -> usize {
     STEP.max(LARGE_PIECE * context.chunk_size)
 }
 
 /// Reads a recorded range of a file of `size` bytes and compares it with the record.
-pub fn holds(disk: &Readback, chunk: &WrittenRange, size: u64, buffer: &mut [u8]) -> bool {
+pub(super) fn holds(disk: &Readback, chunk: &WrittenRange, size: u64, buffer: &mut [u8]) -> bool {
     let range = chunk.offset..chunk.offset.saturating_add(chunk.len);
     if chunk.len == 0 || range.end > size {
         return false;

@@ -8,7 +8,7 @@ use crate::digest::{self, Added, Digest, Tree};
 use crate::journal::record::WrittenRange;
 use crate::wire::message::{ByteRange, RANGES_MAX};
 
-pub struct Restored {
+pub(super) struct Restored {
     pub claims: Claims,
     pub tree: Option<Tree>,
     size: u64,
@@ -16,7 +16,7 @@ pub struct Restored {
 
 impl Restored {
     /// Nothing yet of a file of `size` bytes, which is requested in multiples of `grain`.
-    pub fn nothing(size: u64, grain: u64, needs_tree: bool) -> Restored {
+    pub(super) fn nothing(size: u64, grain: u64, needs_tree: bool) -> Restored {
         Restored {
             claims: Claims::new(size, grain),
             tree: needs_tree.then(|| Tree::new(size, grain)),
@@ -26,12 +26,12 @@ impl Restored {
 
     /// The same for the journal's records: the session that wrote them may have used smaller
     /// pieces.
-    pub fn finest(size: u64, chunk_size: u64, needs_tree: bool) -> Restored {
+    pub(super) fn finest(size: u64, chunk_size: u64, needs_tree: bool) -> Restored {
         Restored::nothing(size, chunk_size / GRAINS as u64, needs_tree)
     }
 
     /// The same with these byte ranges marked as done, but not in the tree.
-    pub fn claimed(mut self, ranges: impl Iterator<Item = Range<u64>>) -> Restored {
+    pub(super) fn claimed(mut self, ranges: impl Iterator<Item = Range<u64>>) -> Restored {
         for range in ranges {
             // A range that is not a run of whole chunks stays missing.
             let _ = self.claims.restore(range.start, range.end - range.start);
@@ -41,7 +41,7 @@ impl Restored {
 
     /// Adds a recorded chunk. Returns false if it cannot belong to this file. A chunk that overlaps
     /// an earlier one changes nothing.
-    pub fn add(&mut self, chunk: &WrittenRange) -> bool {
+    pub(super) fn add(&mut self, chunk: &WrittenRange) -> bool {
         if self.claims.has_any(chunk.offset, chunk.len) {
             return true;
         }
@@ -58,7 +58,7 @@ impl Restored {
     }
 
     /// The part that consists of whole multiples of `grain`.
-    pub fn in_grains(&self, grain: u64) -> Restored {
+    pub(super) fn in_grains(&self, grain: u64) -> Restored {
         let mut whole = Restored::nothing(self.size, grain, self.tree.is_some());
         for (range, value) in self.parts() {
             let inner = inner(range.clone(), grain, self.size);
@@ -79,13 +79,13 @@ impl Restored {
     }
 
     /// The ranges that consist of whole chunks.
-    pub fn whole_chunks(&self, chunk_size: u64) -> impl Iterator<Item = Range<u64>> {
+    pub(super) fn whole_chunks(&self, chunk_size: u64) -> impl Iterator<Item = Range<u64>> {
         let ranges = self.claims.done_ranges();
         ranges.filter_map(move |range| inner(range, chunk_size, self.size))
     }
 
     /// The existing ranges with the values of their subtrees. None if they exceed [`RANGES_MAX`].
-    pub fn have(&self) -> Option<Vec<(ByteRange, Digest)>> {
+    pub(super) fn have(&self) -> Option<Vec<(ByteRange, Digest)>> {
         let parts = self.parts().take(RANGES_MAX + 1);
         let have: Vec<_> = parts.map(|(range, value)| (span(range), value)).collect();
         (have.len() <= RANGES_MAX).then_some(have)
@@ -100,7 +100,7 @@ impl Restored {
     }
 }
 
-pub fn span(range: Range<u64>) -> ByteRange {
+pub(super) fn span(range: Range<u64>) -> ByteRange {
     ByteRange {
         start: range.start,
         end: range.end,

@@ -3,7 +3,7 @@
 use crate::codec::Encoder;
 use crate::pipeline::worker_time::WorkerClock;
 
-pub struct SendWorker<'a> {
+pub(super) struct SendWorker<'a> {
     pub encoder: Encoder,
     pub clock: WorkerClock<'a>,
 }

@@ -72,7 +72,7 @@ pub(super) enum SendController {
 
 impl Client<'_> {
     /// As many connections as the user asked for and the memory allows.
-    pub fn streams(&self) -> Option<u16> {
+    pub(super) fn streams(&self) -> Option<u16> {
         self.request.streams.map(|_| self.budget.streams)
     }
 

@@ -68,7 +68,7 @@ fn role(request: &Request) -> Role {
 }
 
 /// AES-128-GCM if both hosts prefer it, because they have instructions for it.
-pub fn suite_for(server: &Hello, encrypt: bool) -> Suite {
+pub(super) fn suite_for(server: &Hello, encrypt: bool) -> Suite {
     let preferred = Suite::preferred();
     match (encrypt, server.suites.first() == Some(&preferred.number())) {
         (false, _) => Suite::Tag,

@@ -6,24 +6,28 @@ use crate::transport::routes::Route;
 
 /// All tasks end when this is dropped.
 #[derive(Default)]
-pub struct Running {
+pub(super) struct Running {
     /// Each task ends with the reason why its route does not work.
     tasks: JoinSet<(Route, String)>,
     handles: Vec<(Route, AbortHandle)>,
 }
 
 impl Running {
-    pub fn start(&mut self, route: Route, task: impl Future<Output = String> + Send + 'static) {
+    pub(super) fn start(
+        &mut self,
+        route: Route,
+        task: impl Future<Output = String> + Send + 'static,
+    ) {
         let handle = self.tasks.spawn(async move { (route, task.await) });
         self.handles.push((route, handle));
     }
 
-    pub fn has(&self, route: Route) -> bool {
+    pub(super) fn has(&self, route: Route) -> bool {
         let mut running = self.handles.iter().map(|(running, _)| *running);
         running.any(|running| running == route)
     }
 
-    pub fn stop(&mut self, route: Route) {
+    pub(super) fn stop(&mut self, route: Route) {
         self.handles.retain(|(running, handle)| {
             if *running == route {
                 handle.abort();
@@ -33,7 +37,7 @@ impl Running {
     }
 
     /// Waits for the next route that fails. Never returns if none does.
-    pub async fn next(&mut self) -> (Route, String) {
+    pub(super) async fn next(&mut self) -> (Route, String) {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok((route, why))) => {

@@ -18,7 +18,7 @@ use super::roles::tell;
 use crate::session::converse::say;
 
 /// Opens the ways in that the client wants, and hands on connections until the session is over.
-pub async fn take_streams(
+pub(super) async fn take_streams(
     open: &Open,
     control: &Outgoing,
     keyring: &Arc<Keyring>,

@@ -15,7 +15,9 @@ use crate::session::control_reader::breach;
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Reads the client's first two messages.
-pub async fn opening<R: AsyncRead + Unpin>(incoming: &mut Incoming<R>) -> Result<(Open, Secret)> {
+pub(super) async fn opening<R: AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
         return Err(breach("another opening"));

@@ -24,13 +24,13 @@ use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 use crate::session::converse::say;
 
 /// The server's end of the copy.
-pub enum ServerRole {
+pub(super) enum ServerRole {
     Source(Expanded),
     /// With the sources as they were typed.
     Dest(To, Vec<Vec<u8>>),
 }
 
-pub async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<ServerRole> {
+pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<ServerRole> {
     let allowed = permit.clone();
     // On another thread: the user directory may be on a server, and the directory on a disk that
     // hangs.
@@ -87,7 +87,11 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
 }
 
 /// Counts the requested files, and sends the roots and totals to the client.
-pub async fn tell_roots(found: &Expanded, open: &Open, control: &Outgoing) -> Result<Totals> {
+pub(super) async fn tell_roots(
+    found: &Expanded,
+    open: &Open,
+    control: &Outgoing,
+) -> Result<Totals> {
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
     let totals = off_task(scan).await?;
@@ -123,7 +127,7 @@ async fn named(
     Ok(all)
 }
 
-pub fn destination(
+pub(super) fn destination(
     to: To,
     sources: Vec<Vec<u8>>,
     open: &Open,
@@ -151,18 +155,18 @@ pub fn destination(
 }
 
 /// Writes a line for the user to stderr, which ssh forwards.
-pub fn tell() -> TellUser {
+pub(super) fn tell() -> TellUser {
     Arc::new(|line| {
         // Ignores a stderr that nobody reads any more.
         let _ = writeln!(std::io::stderr(), "{line}");
     })
 }
 
-fn home() -> std::path::PathBuf {
+fn home() -> PathBuf {
     dest::home_directory().unwrap_or_default()
 }
 
-pub fn rules(open: &Open) -> Rules {
+pub(super) fn rules(open: &Open) -> Rules {
     Rules {
         preserve: open.options.preserve,
         no_clobber: open.options.no_clobber,

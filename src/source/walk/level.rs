@@ -9,7 +9,7 @@ use crate::dir::Dir;
 use crate::manifest::EntryId;
 
 /// A directory being read.
-pub struct Level {
+pub(super) struct Level {
     pub id: EntryId,
     pub dir: Arc<Dir>,
     /// None before the first name and after a pause.
@@ -21,7 +21,7 @@ pub struct Level {
 }
 
 impl Level {
-    pub fn new(id: EntryId, dir: Arc<Dir>) -> Level {
+    pub(super) fn new(id: EntryId, dir: Arc<Dir>) -> Level {
         Level {
             id,
             dir,
@@ -32,12 +32,12 @@ impl Level {
     }
 
     /// Closes the reader's handle; the next call continues at the same position.
-    pub fn pause(&mut self) {
+    pub(super) fn pause(&mut self) {
         self.reader = None;
     }
 
     /// The next name except `.` and `..`.
-    pub fn next_name(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn next_name(&mut self) -> io::Result<Option<Vec<u8>>> {
         let reader = match &mut self.reader {
             Some(reader) => reader,
             none => {

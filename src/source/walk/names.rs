@@ -10,7 +10,7 @@ use rustix::fs::Stat;
 use crate::manifest::{EntryId, LINKED_BYTES_MAX, linked_weight};
 
 #[derive(Default)]
-pub struct FirstNames {
+pub(super) struct FirstNames {
     /// Keyed by device and inode.
     files: BTreeMap<(u64, u64), WalkedName>,
     /// Memory that these files take at the receiver, which needs more for them than the sender.
@@ -43,7 +43,7 @@ fn mtime(stat: &Stat) -> (i64, u32) {
 impl FirstNames {
     /// The entry of the first name, if this is a further one. With `distinct`, no name comes twice,
     /// so the file is forgotten at its last name; then the second value is true.
-    pub fn find(&mut self, stat: &Stat, distinct: bool) -> Option<(EntryId, bool)> {
+    pub(super) fn find(&mut self, stat: &Stat, distinct: bool) -> Option<(EntryId, bool)> {
         let inode = (stat.st_dev, stat.st_ino);
         let first = self.files.get_mut(&inode)?;
         if !first.is_of(stat) {
@@ -59,7 +59,7 @@ impl FirstNames {
     }
 
     /// Remembers a file by its first name, which has `name_len` bytes. False if there is no room.
-    pub fn remember(&mut self, entry: EntryId, name_len: usize, stat: &Stat) -> bool {
+    pub(super) fn remember(&mut self, entry: EntryId, name_len: usize, stat: &Stat) -> bool {
         let inode = (stat.st_dev, stat.st_ino);
         self.forget(inode);
         let weight = linked_weight(name_len);
@@ -79,7 +79,7 @@ impl FirstNames {
         true
     }
 
-    pub fn unlinked(&self) -> u64 {
+    pub(super) fn unlinked(&self) -> u64 {
         self.unlinked
     }
 

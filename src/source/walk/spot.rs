@@ -17,7 +17,7 @@ use crate::source::found::FoundFile;
 /// The longest text of a symbolic link, in bytes; the limit of Linux.
 const LINK_MAX: usize = 4095;
 
-pub struct WalkSpot {
+pub(super) struct WalkSpot {
     /// Its entry number, if that is already fixed.
     pub id: Option<EntryId>,
     pub parent: EntryId,
@@ -29,11 +29,11 @@ pub struct WalkSpot {
 
 impl WalkSpot {
     /// As the user would write it, for messages.
-    pub fn path(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.dir.path().join(&self.name)
     }
 
-    pub fn stat(&self) -> io::Result<Stat> {
+    pub(super) fn stat(&self) -> io::Result<Stat> {
         if self.through_link {
             let dir = self.dir.handle()?;
             Ok(statat(&*dir, self.name.as_os_str(), AtFlags::empty())?)
@@ -43,7 +43,7 @@ impl WalkSpot {
     }
 
     /// The mode of a directory for copies without its ACL. The directory need not be open.
-    pub fn mode_without_list(&self, mode: u32) -> u32 {
+    pub(super) fn mode_without_list(&self, mode: u32) -> u32 {
         let Ok(dir) = self.dir.handle() else {
             return mode;
         };
@@ -55,7 +55,7 @@ impl WalkSpot {
         })
     }
 
-    pub fn link_text(&self) -> io::Result<Vec<u8>> {
+    pub(super) fn link_text(&self) -> io::Result<Vec<u8>> {
         let dir = self.dir.handle()?;
         let text = readlinkat(&*dir, self.name.as_os_str(), Vec::new())?.into_bytes();
         if text.len() > LINK_MAX {
@@ -65,14 +65,14 @@ impl WalkSpot {
     }
 
     /// The content of the block device here, as a file entry of the same size.
-    pub fn into_device(self, id: EntryId, stat: &Stat) -> Result<FoundFile> {
+    pub(super) fn into_device(self, id: EntryId, stat: &Stat) -> Result<FoundFile> {
         let size = SourceDevice::open(&self.path(), false)?.size();
         let found = self.into_found(id, EntryKind::File, stat);
         let entry = found.entry.of_device(size);
         Ok(FoundFile { entry, ..found })
     }
 
-    pub fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> FoundFile {
+    pub(super) fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> FoundFile {
         FoundFile {
             entry: Entry::from_stat(id, self.parent, self.name.clone(), kind, stat),
             dir: self.dir,

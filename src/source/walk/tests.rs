@@ -193,7 +193,7 @@ fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
         match step {
             Step::Entry(found) if found.entry.kind == EntryKind::File => {
                 assert!(found.path().as_os_str().len() > 200 * DEPTH);
-                content = std::io::read_to_string(found.open(Changes::Told).unwrap().0).unwrap();
+                content = io::read_to_string(found.open(Changes::Told).unwrap().0).unwrap();
             }
             Step::Entry(_) => directories += 1,
             Step::EndDirectory { .. } => {}

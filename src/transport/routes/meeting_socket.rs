@@ -171,7 +171,7 @@ pub async fn join(session: &str) -> io::Result<()> {
     meeting.set_nonblocking(true)?;
     let mut meeting = UnixStream::from_std(meeting)?;
     check_user(meeting.peer_cred()?.uid())?;
-    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
+    let (stdin, stdout) = (io::stdin(), io::stdout());
     let handed = [stdin.as_fd(), stdout.as_fd()];
     let sent = meeting.async_io(Interest::WRITABLE, || send_two(meeting.as_fd(), &handed));
     timeout(OPENING_TIMEOUT, sent).await??;

@@ -13,14 +13,17 @@ const UNPROVEN_MAX: usize = 32;
 
 /// The proofs in progress; all end when this is dropped.
 #[derive(Default)]
-pub struct Unproven {
+pub(super) struct Unproven {
     tasks: JoinSet<io::Result<Connection>>,
     oldest: VecDeque<AbortHandle>,
 }
 
 impl Unproven {
     /// Adds a proof, which must end in bounded time.
-    pub fn add(&mut self, proving: impl Future<Output = io::Result<Connection>> + Send + 'static) {
+    pub(super) fn add(
+        &mut self,
+        proving: impl Future<Output = io::Result<Connection>> + Send + 'static,
+    ) {
         self.oldest.retain(|task| !task.is_finished());
         if self.oldest.len() >= UNPROVEN_MAX
             && let Some(task) = self.oldest.pop_front()
@@ -31,7 +34,7 @@ impl Unproven {
     }
 
     /// The next connection that proved itself. Cancel safe: dropping the future loses nothing.
-    pub async fn next(&mut self) -> Connection {
+    pub(super) async fn next(&mut self) -> Connection {
         loop {
             match self.tasks.join_next().await {
                 Some(Ok(Ok(connection))) => return connection,

@@ -62,7 +62,7 @@ impl Group {
 }
 
 #[derive(Default)]
-pub struct SimulatedLink {
+pub(super) struct SimulatedLink {
     groups: Vec<Group>,
     /// Connections of others on a slow link. On a fast link they take their share, and nothing
     /// more is modelled.
@@ -73,7 +73,7 @@ pub struct SimulatedLink {
 }
 
 /// What the connections can carry at this moment.
-pub struct Carries {
+pub(super) struct Carries {
     pub bytes_per_s: f64,
     pub loss: f64,
     pub round_trip_s: f64,
@@ -87,7 +87,7 @@ pub struct Carries {
 
 impl SimulatedLink {
     /// `ready`: connections that are dialled, of which `streams` are in use.
-    pub fn step(
+    pub(super) fn step(
         &mut self,
         dt: f64,
         world: &World,
@@ -214,7 +214,7 @@ fn link(world: &World, how: Congestion) -> f64 {
 }
 
 /// The rate of `streams` connections after slow start.
-pub fn steady(world: &World, streams: f64, how: Congestion) -> f64 {
+pub(super) fn steady(world: &World, streams: f64, how: Congestion) -> f64 {
     let windows = streams * stream_window(world, how) / world.rtt;
     windows.min(share(world, streams, how))
 }

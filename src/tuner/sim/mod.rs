@@ -2,7 +2,7 @@
 //! steps of 50 ms. The same seed gives exactly the same run.
 
 mod link;
-pub mod shared;
+pub(super) mod shared;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const PLAIN_NS: f64 = 0.6;
 const PER_STREAM: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SimulatedData {
+pub(super) enum SimulatedData {
     Random,
     Pages,
     Text,
@@ -36,7 +36,7 @@ pub enum SimulatedData {
 
 /// The environment of the copy, rates in bytes a second. Events change it over time.
 #[derive(Clone, Copy, Debug)]
-pub struct World {
+pub(super) struct World {
     pub link: f64,
     /// Seconds.
     pub rtt: f64,
@@ -58,10 +58,10 @@ pub struct World {
     pub rate_limit: Option<u64>,
 }
 
-pub const MBIT: f64 = 125_000.0;
+pub(super) const MBIT: f64 = 125_000.0;
 
 /// 1 Gbit/s at 20 ms between two good hosts.
-pub const WORLD: World = World {
+pub(super) const WORLD: World = World {
     link: 1000.0 * MBIT,
     rtt: 0.02,
     loss: 0.0,
@@ -77,9 +77,9 @@ pub const WORLD: World = World {
     rate_limit: None,
 };
 
-pub type Event = (f64, fn(&mut World));
+pub(super) type Event = (f64, fn(&mut World));
 
-pub struct SimulatedRun {
+pub(super) struct SimulatedRun {
     /// Content written at the receiver, in bytes a second, for every 250 ms.
     pub goodput: Vec<f64>,
     pub adjustments: Vec<(f64, Adjustment)>,
@@ -92,7 +92,7 @@ pub struct SimulatedRun {
 }
 
 impl SimulatedRun {
-    pub fn mean(&self, from_s: f64, to_s: f64) -> f64 {
+    pub(super) fn mean(&self, from_s: f64, to_s: f64) -> f64 {
         let per_s = 1.0 / (STEP * STEPS_PER_NOTE as f64);
         let (from, to) = ((from_s * per_s) as usize, (to_s * per_s) as usize);
         let part = &self.goodput[from..to.min(self.goodput.len())];
@@ -100,7 +100,7 @@ impl SimulatedRun {
     }
 
     /// Adjustments with a reason from `from_s` on.
-    pub fn changes_since(&self, from_s: f64) -> usize {
+    pub(super) fn changes_since(&self, from_s: f64) -> usize {
         let told = self
             .adjustments
             .iter()
@@ -109,14 +109,14 @@ impl SimulatedRun {
     }
 
     /// The highest value of the steps in that time.
-    pub fn most_in_flight_s(&self, from_s: f64, to_s: f64) -> f64 {
+    pub(super) fn most_in_flight_s(&self, from_s: f64, to_s: f64) -> f64 {
         let (from, to) = ((from_s / STEP) as usize, (to_s / STEP) as usize);
         let part = &self.in_flight_s[from..to.min(self.in_flight_s.len())];
         part.iter().copied().fold(0.0, f64::max)
     }
 
     /// The rate of a copy in this world that knew all settings in advance.
-    pub fn best(&self) -> f64 {
+    pub(super) fn best(&self) -> f64 {
         let congestions = [Congestion::System, Congestion::Bbr];
         let may = congestions
             .iter()
@@ -141,7 +141,7 @@ fn steady(world: &World, rung: usize, streams: f64, link: f64) -> f64 {
         .min(world.write)
 }
 
-pub fn facts(data: SimulatedData, rung: usize) -> Facts {
+pub(super) fn facts(data: SimulatedData, rung: usize) -> Facts {
     let Facts { ns_per_byte, ratio } = TYPICAL[rung];
     match data {
         _ if rung == 0 => TYPICAL[0],
@@ -167,7 +167,7 @@ fn decode_ns(data: SimulatedData, rung: usize) -> f64 {
 }
 
 /// A start with the values that the hello measures.
-pub fn start(world: &World) -> Start {
+pub(super) fn start(world: &World) -> Start {
     Start {
         round_trip: Duration::from_secs_f64(world.rtt),
         processors_here: world.here.ceil() as u16,
@@ -182,7 +182,13 @@ pub fn start(world: &World) -> Start {
     }
 }
 
-pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]) -> SimulatedRun {
+pub(super) fn run(
+    world: World,
+    start: Start,
+    seed: u64,
+    seconds: f64,
+    events: &[Event],
+) -> SimulatedRun {
     let mut worlds = Vec::new();
     let mut is = world;
     is.rate_limit = is.rate_limit.or(start.forced.rate_limit);
@@ -194,7 +200,7 @@ pub fn run(world: World, start: Start, seed: u64, seconds: f64, events: &[Event]
 }
 
 /// Runs through several worlds, each from its second on.
-pub fn run_through(
+pub(super) fn run_through(
     mut world: World,
     start: Start,
     seed: u64,

@@ -28,7 +28,7 @@ const NOTE_STEPS: u64 = 10;
 const NOTE_S: f64 = STEP * NOTE_STEPS as f64;
 
 #[derive(Clone, Copy, Debug)]
-pub struct SharedPath {
+pub(crate) struct SharedPath {
     /// Bytes a second.
     pub link: f64,
     /// Seconds.
@@ -44,7 +44,7 @@ pub struct SharedPath {
     pub end: f64,
 }
 
-pub struct SharedBottleneck {
+pub(crate) struct SharedBottleneck {
     /// Bytes of the other flow that arrived, and when the last of them did.
     pub other_bytes: f64,
     pub other_gone: f64,
@@ -55,13 +55,13 @@ pub struct SharedBottleneck {
 
 impl SharedBottleneck {
     /// The copy's rate in that time, in bytes a second.
-    pub fn mean(&self, from: f64, to: f64) -> f64 {
+    pub(crate) fn mean(&self, from: f64, to: f64) -> f64 {
         let at = |time: f64| self.own[((time / NOTE_S) as usize).min(self.own.len() - 1)];
         (at(to) - at(from)) / (to - from)
     }
 
     /// The 95th percentile of the queue in those times, in seconds.
-    pub fn queue_p95(&self, times: &[(f64, f64)]) -> f64 {
+    pub(crate) fn queue_p95(&self, times: &[(f64, f64)]) -> f64 {
         let notes = |(from, to): &(f64, f64)| {
             let (from, to) = ((from / NOTE_S) as usize, (to / NOTE_S) as usize);
             self.queue_s[from..to.min(self.queue_s.len())].to_vec()
@@ -73,7 +73,7 @@ impl SharedBottleneck {
 
     /// Seconds from the end of the other flow until the copy carries `rate` for a quarter of a
     /// second.
-    pub fn due(&self, rate: f64) -> Option<f64> {
+    pub(crate) fn due(&self, rate: f64) -> Option<f64> {
         const SPAN: f64 = 0.25;
         let last = self.own.len() as f64 * NOTE_S - SPAN;
         let times = (0..).map(|note| self.other_gone + f64::from(note) * NOTE_S);
@@ -182,7 +182,7 @@ impl Other {
 }
 
 /// Runs the other flow, with a copy beside it if `is_copied`.
-pub fn share(world: &SharedPath, is_copied: bool, seed: u64) -> SharedBottleneck {
+pub(crate) fn share(world: &SharedPath, is_copied: bool, seed: u64) -> SharedBottleneck {
     let mut run = SharedRun::new(world, seed);
     let mut polite = PoliteRate::new(Duration::from_secs_f64(world.rtt));
     let mut next_look = LOOK.as_secs_f64();

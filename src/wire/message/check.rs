@@ -22,7 +22,7 @@ const SMALL: u32 = super::DATA_MAX as u32 + 64;
 const MEDIUM: u32 = 1 << 20;
 
 /// Most bytes of a body of type `number`.
-pub fn body_max(number: u16) -> u32 {
+pub(super) fn body_max(number: u16) -> u32 {
     match number {
         // Open, Roots, Landed, Ack, AllSent, Relay.
         1 | 5 | 6 | 10 | 13 | 21 => MESSAGE_MAX,
@@ -36,7 +36,7 @@ pub fn body_max(number: u16) -> u32 {
 }
 
 /// Checks lists that are whole bodies, which the types of fields cannot limit.
-pub fn check(number: u16, body: &[u8]) -> Result<(), BadMessage> {
+pub(super) fn check(number: u16, body: &[u8]) -> Result<(), BadMessage> {
     if body.len() > body_max(number) as usize {
         return Err(BadMessage::TooLong(body.len() as u32));
     }

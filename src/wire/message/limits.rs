@@ -15,10 +15,10 @@ pub const ROOTS_MAX: usize = 1 << 17;
 pub const SPANS_MAX: usize = 1 << 17;
 
 /// Entries in one message. Senders put in at most 256.
-pub const ENTRIES_MAX: usize = 1024;
+pub(super) const ENTRIES_MAX: usize = 1024;
 
 /// Wants in one message, which answers a message of entries.
-pub const WANTS_MAX: usize = ENTRIES_MAX;
+pub(super) const WANTS_MAX: usize = ENTRIES_MAX;
 
 /// Most bytes of a body: enough for the roots of some 100,000 operands.
 pub const MESSAGE_MAX: u32 = 8 << 20;
@@ -28,7 +28,7 @@ pub const MESSAGE_MAX: u32 = 8 << 20;
 ///
 /// # Errors
 /// If the list is longer.
-pub fn list<'de, const MAX: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
+pub(super) fn list<'de, const MAX: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,

@@ -137,9 +137,9 @@ fn set_id_bits_stay_only_where_owner_and_group_do(case: &Case) {
             std::os::unix::fs::chown(&there, Some(owner), Some(group)).expect("change its owner");
             case.copy(flags, "program", "old").succeeds();
             assert_eq!(case.dst.mode_of("old"), 0o6755, "{owner} {group} {flags:?}");
-            std::fs::remove_file(there).expect("remove it");
+            fs::remove_file(there).expect("remove it");
         }
-        std::fs::remove_file(case.dst.path("new")).expect("remove it");
+        fs::remove_file(case.dst.path("new")).expect("remove it");
     }
 }
 
@@ -162,6 +162,6 @@ fn the_mask_of_an_acl_does_not_become_the_groups_rights(case: &Case) {
         let copy = case.dst.dir("tree");
         let modes = ["small", "big", "sub", ""].map(|name| copy.mode_of(name));
         assert_eq!(modes, [0o600, 0o600, 0o710, 0o740], "{flags:?}");
-        std::fs::remove_dir_all(&copy.0).expect("remove the copy");
+        fs::remove_dir_all(&copy.0).expect("remove the copy");
     }
 }

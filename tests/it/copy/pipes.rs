@@ -40,7 +40,7 @@ fn source_is_far(case: &Case) -> bool {
 }
 
 /// Feeds the content of `from` into the standard input of `run`.
-pub fn fed(run: Run, from: &std::path::Path) -> Run {
+pub(super) fn fed(run: Run, from: &std::path::Path) -> Run {
     let script = r#"from=$1; shift; cat -- "$from" | "$@""#;
     run.under([
         "sh".as_ref(),

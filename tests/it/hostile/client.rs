@@ -22,12 +22,12 @@ use crate::support::*;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Plays `client` against a real server, closes control, and returns the server's exit code.
-pub fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
+pub(crate) fn against_server(case: &Case, client: impl FnOnce(&mut Control)) -> Option<i32> {
     against_server_with(case, &[], client)
 }
 
 /// The same with additional arguments for the server.
-pub fn against_server_with(
+pub(crate) fn against_server_with(
     case: &Case,
     arguments: &[&str],
     client: impl FnOnce(&mut Control),
@@ -74,7 +74,7 @@ pub fn against_server_with(
     status.code()
 }
 
-pub fn open(role: Role) -> Open {
+pub(crate) fn open(role: Role) -> Open {
     Open {
         role,
         options: CopyOptions {
@@ -97,7 +97,7 @@ pub fn open(role: Role) -> Open {
     }
 }
 
-pub fn receiver(case: &Case) -> Open {
+pub(crate) fn receiver(case: &Case) -> Open {
     let path = case.dst.0.as_os_str().as_encoded_bytes().to_vec();
     open(Role::Receiver {
         path,
@@ -106,7 +106,7 @@ pub fn receiver(case: &Case) -> Open {
 }
 
 /// Sends the hello and opens the session. Returns the server's listening address.
-pub fn begin(control: &mut Control, open: Open) -> Option<Listen> {
+pub(crate) fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     control.hear_hello();
     control.say_hello();
     control.say(Message::Open(open));
@@ -119,7 +119,7 @@ pub fn begin(control: &mut Control, open: Open) -> Option<Listen> {
     }
 }
 
-pub fn server_case(body: impl FnOnce(&Case)) {
+pub(crate) fn server_case(body: impl FnOnce(&Case)) {
     Case::run(Way::LocalPush, |case| {
         let outside = case.scratch.dir("outside");
         outside.file("precious", "precious\n");
@@ -222,7 +222,7 @@ fn an_opening_that_cannot_be_is_refused() {
 }
 
 /// Sends the root directory of a copy and waits until it has landed.
-pub fn land(control: &mut Control) {
+pub(crate) fn land(control: &mut Control) {
     let roots = vec![root(1, "tree", true)];
     let totals = Totals::default();
     control.say(Message::Roots(Roots { roots, totals }));
@@ -231,7 +231,7 @@ pub fn land(control: &mut Control) {
     control.say(Message::Entries(vec![directory(1, 0, "tree")]));
 }
 
-pub fn aborted(control: &mut Control) -> bool {
+pub(crate) fn aborted(control: &mut Control) -> bool {
     let abort = |message: &Message| matches!(message, Message::Abort(_));
     control.hear_until(abort).is_some()
 }
@@ -345,7 +345,7 @@ fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
 }
 
 /// The client's first bytes on a stream, as an eavesdropper would record them.
-pub fn record_opening(keys: &Keys) -> [u8; 64] {
+pub(crate) fn record_opening(keys: &Keys) -> [u8; 64] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("bound");
     let keyring = Arc::clone(&keys.keyring);

@@ -2,7 +2,7 @@
 //! outside the destination, leaves an incomplete file under its final name, or leaves temporary
 //! files. No process hangs or panics, and no raw text of the peer reaches the terminal.
 
-pub mod client;
+pub(crate) mod client;
 mod confined;
 mod control;
 mod corpus;

@@ -346,7 +346,7 @@ fn a_pipe_goes_to_several_hosts_as_with_tee(case: &Case) {
     let here = case.dst.path("here");
     let run = fastcp(case).args(["--compress", "zstd:12", "-"]);
     let run = to_each(case, run).arg("--also").arg(&here);
-    let stdin = std::fs::File::open(&path).expect("open the source");
+    let stdin = File::open(&path).expect("open the source");
     let (done, three) = spent(run.start_with(stdin.into()));
     done.succeeds();
     assert_all(case, "a");

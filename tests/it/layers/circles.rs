@@ -10,10 +10,10 @@ use super::is;
 use super::tokens::{Token, tokens};
 
 /// The path of a module: `["dest", "partial"]`; empty for the crate's root.
-pub type Module = Vec<String>;
+pub(super) type Module = Vec<String>;
 
 /// Every circle, as the sorted files that are in it.
-pub fn circles(sources: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
+pub(super) fn circles(sources: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
     let files: BTreeMap<&Module, File> = sources
         .iter()
         .map(|(module, text)| (module, File::read(module, text, sources)))

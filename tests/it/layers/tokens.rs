@@ -1,13 +1,13 @@
 //! Rust's words and signs, in enough detail to search for paths.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
+pub(super) struct Token {
     pub text: String,
     pub line: usize,
 }
 
 /// Words and single signs, without comments and quoted text. `::` is one sign.
-pub fn tokens(text: &str) -> Vec<Token> {
+pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     let chars: Vec<char> = text.chars().collect();
     let (mut at, mut line) = (0, 1);

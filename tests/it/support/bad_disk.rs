@@ -12,7 +12,7 @@ use super::inject::{Inject, UNFINISHED};
 
 /// The files that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub(crate) enum On {
     Source,
     Dest,
     Partial,
@@ -20,7 +20,7 @@ pub enum On {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     Fail(Errno),
     Delay(Duration),
     Kill,
@@ -28,7 +28,7 @@ pub enum What {
 
 /// A fault in `times` calls of one name, after `after` calls that succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub(crate) struct Trouble {
     pub call: &'static str,
     pub on: On,
     pub what: What,
@@ -38,7 +38,7 @@ pub struct Trouble {
 
 /// All faults of one copy, and its options.
 #[derive(Clone, Debug)]
-pub struct BadDisk {
+pub(crate) struct BadDisk {
     pub seed: u64,
     pub way: Way,
     pub flags: Vec<&'static str>,
@@ -123,7 +123,7 @@ const WAYS: &[Way] = &[Way::Here, Way::LocalPush, Way::LocalPull, Way::LocalBetw
 const TROUBLES_MAX: u64 = 3;
 
 impl BadDisk {
-    pub fn of(seed: u64) -> BadDisk {
+    pub(crate) fn of(seed: u64) -> BadDisk {
         let mut dice = Dice::new(seed ^ 0xD15C_0000_0000);
         let way = WAYS[(seed % WAYS.len() as u64) as usize];
         let mut flags = vec!["--compress", dice.one_of(&["none", "auto"])];
@@ -148,12 +148,12 @@ impl BadDisk {
         }
     }
 
-    pub fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         self.flags.contains(&"--inplace")
     }
 
     /// The faults of the script, one rule each.
-    pub fn inject(&self) -> Inject {
+    pub(crate) fn inject(&self) -> Inject {
         let rule = |inject: Inject, trouble: &Trouble| {
             let inject = match trouble.what {
                 What::Fail(error) => inject.fail(trouble.call, error),
@@ -174,7 +174,7 @@ impl BadDisk {
 
 impl Trouble {
     /// An exit code of 0 would hide the loss of data that the kernel has reported.
-    pub fn must_be_told(&self) -> bool {
+    pub(crate) fn must_be_told(&self) -> bool {
         let What::Fail(error) = self.what else {
             return false;
         };
@@ -189,7 +189,7 @@ impl Trouble {
 
     /// An unfinished file may stay after a complete copy: it cannot be removed, or its owner
     /// cannot be determined.
-    pub fn may_leave_files(&self) -> bool {
+    pub(crate) fn may_leave_files(&self) -> bool {
         // Faults on the destination strike partial files and journals too.
         self.on != On::Source && matches!(self.call, "unlink" | "flock" | "stat")
     }

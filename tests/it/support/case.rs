@@ -29,7 +29,7 @@ const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// From this host to the far host, over ssh.
     Push,
     Pull,
@@ -56,12 +56,12 @@ impl Way {
         matches!(self, Way::Push | Way::LocalPush) || self.is_between()
     }
 
-    pub fn is_between(self) -> bool {
+    pub(crate) fn is_between(self) -> bool {
         matches!(self, Way::Between | Way::LocalBetween)
     }
 }
 
-pub struct Case {
+pub(crate) struct Case {
     pub way: Way,
     /// The directory of the sources.
     pub src: Dir,
@@ -132,7 +132,7 @@ impl Case {
     }
 
     /// Runs `body` and then the check; the entry point of every test that copies.
-    pub fn run(way: Way, body: impl FnOnce(&Case)) {
+    pub(crate) fn run(way: Way, body: impl FnOnce(&Case)) {
         match Case::new(way, None) {
             Ok(case) => case.pass(body),
             Err(Lacks(what)) => skip(what),
@@ -140,7 +140,7 @@ impl Case {
     }
 
     /// The same with two hosts on a separate network.
-    pub fn run_between(way: Way, ip: Ip, body: impl FnOnce(&Case, &Net)) {
+    pub(crate) fn run_between(way: Way, ip: Ip, body: impl FnOnce(&Case, &Net)) {
         let case = Net::new(ip).and_then(|net| Case::new(way, Some(net)));
         match case {
             Ok(case) => case.pass(|case| body(case, case.net.as_ref().expect("it was given"))),
@@ -156,21 +156,21 @@ impl Case {
     }
 
     /// The far host; only for cases that use ssh.
-    pub fn host(&self) -> &Host {
+    pub(crate) fn host(&self) -> &Host {
         self.host.as_ref().expect("this case goes over ssh")
     }
 
     /// The source's host in a case with two hosts.
-    pub fn source_host(&self) -> &Host {
+    pub(crate) fn source_host(&self) -> &Host {
         self.source_host.as_ref().expect("there are two")
     }
 
-    pub fn mark(&self) -> &str {
+    pub(crate) fn mark(&self) -> &str {
         &self.mark
     }
 
     /// `path` as an operand on the source's side.
-    pub fn from(&self, path: impl AsRef<OsStr>) -> OsString {
+    pub(crate) fn from(&self, path: impl AsRef<OsStr>) -> OsString {
         let host = match self.source_host {
             Some(_) => host::NEAR,
             None => host::NAME,
@@ -179,21 +179,21 @@ impl Case {
     }
 
     /// `path` as an operand on the destination's side.
-    pub fn to(&self, path: impl AsRef<OsStr>) -> OsString {
+    pub(crate) fn to(&self, path: impl AsRef<OsStr>) -> OsString {
         operand(self.way.dest_is_far().then_some(host::NAME), path.as_ref())
     }
 
     /// `rel` below the source's directory, as an operand; a trailing slash stays.
-    pub fn src(&self, rel: impl AsRef<OsStr>) -> OsString {
+    pub(crate) fn src(&self, rel: impl AsRef<OsStr>) -> OsString {
         self.from(below(&self.src, rel.as_ref()))
     }
 
-    pub fn dst(&self, rel: impl AsRef<OsStr>) -> OsString {
+    pub(crate) fn dst(&self, rel: impl AsRef<OsStr>) -> OsString {
         self.to(below(&self.dst, rel.as_ref()))
     }
 
     /// fastcp with the options that this way of copying needs.
-    pub fn fastcp(&self) -> Run {
+    pub(crate) fn fastcp(&self) -> Run {
         let run = self.bare();
         match (&self.host, self.way) {
             (Some(host), _) => run.arg("-F").arg(host.ssh_config()),
@@ -203,7 +203,7 @@ impl Case {
     }
 
     /// fastcp without arguments.
-    pub fn bare(&self) -> Run {
+    pub(crate) fn bare(&self) -> Run {
         self.remember();
         let run = Run::new(fastcp_binary(), &self.home.0)
             .env("HOME", &self.home.0)
@@ -217,12 +217,22 @@ impl Case {
 
     /// `fastcp FLAGS SRC DST`, both below their directories.
     #[track_caller]
-    pub fn copy(&self, flags: &[&str], src: impl AsRef<OsStr>, dst: impl AsRef<OsStr>) -> Done {
+    pub(crate) fn copy(
+        &self,
+        flags: &[&str],
+        src: impl AsRef<OsStr>,
+        dst: impl AsRef<OsStr>,
+    ) -> Done {
         self.copying(flags, src, dst).run()
     }
 
     /// The same, not yet started.
-    pub fn copying(&self, flags: &[&str], src: impl AsRef<OsStr>, dst: impl AsRef<OsStr>) -> Run {
+    pub(crate) fn copying(
+        &self,
+        flags: &[&str],
+        src: impl AsRef<OsStr>,
+        dst: impl AsRef<OsStr>,
+    ) -> Run {
         self.fastcp()
             .args(flags)
             .arg(self.src(src))
@@ -231,7 +241,12 @@ impl Case {
 
     /// `fastcp FLAGS SRC... DST`
     #[track_caller]
-    pub fn copy_all(&self, flags: &[&str], sources: &[&str], dst: impl AsRef<OsStr>) -> Done {
+    pub(crate) fn copy_all(
+        &self,
+        flags: &[&str],
+        sources: &[&str],
+        dst: impl AsRef<OsStr>,
+    ) -> Done {
         self.fastcp()
             .args(flags)
             .args(sources.iter().map(|source| self.src(source)))
@@ -240,13 +255,13 @@ impl Case {
     }
 
     /// Servers that run for this case now.
-    pub fn servers(&self) -> Vec<procs::Process> {
+    pub(crate) fn servers(&self) -> Vec<procs::Process> {
         procs::servers(&self.mark)
     }
 
     /// Allows the present content of every file below source, destination and home at the
     /// destination later. Called before each run.
-    pub fn remember(&self) {
+    pub(crate) fn remember(&self) {
         let mut known = self.known.borrow_mut();
         for dir in [&self.src, &self.dst, &self.home] {
             known.extend(contents(dir).map(|(_, content)| content));
@@ -255,7 +270,7 @@ impl Case {
 
     /// Removes the unfinished files that interrupted copies left for a resume, in cases that
     /// expect such files.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         sweep(&self.dst.0);
         sweep(&self.home.0);
     }
@@ -386,7 +401,7 @@ fn temporaries(dir: &Dir) -> impl Iterator<Item = String> {
 }
 
 /// Prints in one line why a test cannot run here. Panics where every test has to run.
-pub fn skip(what: &str) {
+pub(crate) fn skip(what: &str) {
     if std::env::var_os("FASTCP_TEST_STRICT").is_some_and(|value| value == "1") {
         panic!("needs {what}");
     }

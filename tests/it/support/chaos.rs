@@ -9,14 +9,14 @@ use super::tree::noise;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub(crate) enum Flow {
     ToServer,
     ToClient,
 }
 
 /// A fault in one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Both ends see an orderly close.
     Close,
     /// Both ends get a reset.
@@ -41,7 +41,7 @@ pub enum Fault {
 
 /// A fault on the nth data connection, after `at` bytes in this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub(crate) struct Step {
     pub connection: usize,
     pub flow: Flow,
     pub at: usize,
@@ -50,14 +50,14 @@ pub struct Step {
 
 /// A fault on the control of the nth session, after `at` bytes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub(crate) struct Cut {
     pub session: usize,
     pub at: usize,
     pub how: Broken,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub(crate) enum Broken {
     /// Both ends see a close.
     Closed,
     /// No byte passes any more in either direction, and neither end gets an error.
@@ -68,7 +68,7 @@ pub enum Broken {
 
 /// All faults of one copy, and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
+pub(crate) struct Script {
     pub seed: u64,
     pub steps: Vec<Step>,
     pub cuts: Vec<Cut>,
@@ -108,7 +108,7 @@ const STEPS_MAX: u64 = 7;
 const CONNECTIONS: u64 = 9;
 
 impl Script {
-    pub fn of(seed: u64) -> Script {
+    pub(crate) fn of(seed: u64) -> Script {
         let mut dice = Dice::new(seed);
         let streams = 1 + dice.below(6) as u16;
         let compress = dice.one_of(&["none", "auto", "lz4"]);
@@ -132,7 +132,7 @@ impl Script {
     }
 
     /// A script without faults.
-    pub fn calm() -> Script {
+    pub(crate) fn calm() -> Script {
         Script {
             seed: 0,
             steps: Vec::new(),
@@ -144,14 +144,14 @@ impl Script {
     }
 
     /// True if control survives, so that the copy has no reason to fail.
-    pub fn spares_control(&self) -> bool {
+    pub(crate) fn spares_control(&self) -> bool {
         self.cuts
             .iter()
             .all(|cut| matches!(cut.how, Broken::Stall(_)))
     }
 
     /// The faults of one direction of a connection, in byte order.
-    pub fn on(&self, connection: usize, flow: Flow) -> Vec<(usize, Fault)> {
+    pub(crate) fn on(&self, connection: usize, flow: Flow) -> Vec<(usize, Fault)> {
         let mut steps: Vec<_> = self
             .steps
             .iter()
@@ -162,7 +162,7 @@ impl Script {
         steps
     }
 
-    pub fn cut_of(&self, session: usize) -> Option<Cut> {
+    pub(crate) fn cut_of(&self, session: usize) -> Option<Cut> {
         self.cuts.iter().copied().find(|cut| cut.session == session)
     }
 }

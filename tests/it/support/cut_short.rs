@@ -12,10 +12,10 @@ use super::run::Running;
 use super::{Case, MIB, Way, journals};
 
 /// Bytes of the copied data.
-pub const SIZE: usize = 24 * MIB;
+pub(crate) const SIZE: usize = 24 * MIB;
 
 /// Options that make a copy slow enough to interrupt it in the middle.
-pub const SLOW: [&str; 8] = [
+pub(crate) const SLOW: [&str; 8] = [
     "-l",
     "40000",
     "--memory",
@@ -27,12 +27,12 @@ pub const SLOW: [&str; 8] = [
 ];
 
 /// Waits until a new source is so old that its times show whether it has changed.
-pub fn aged() {
+pub(crate) fn aged() {
     std::thread::sleep(Duration::from_millis(3200));
 }
 
 /// True if this journal records a third of the copy.
-pub fn has_third(journal: &Path) -> bool {
+pub(crate) fn has_third(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
     let (records, _) = content.as_chunks::<LEN>();
     let key = records
@@ -49,7 +49,7 @@ pub fn has_third(journal: &Path) -> bool {
 }
 
 /// Bytes on disk of all files below `dir`; names may change during the walk.
-pub fn bytes_on_disk(dir: &Path) -> u64 {
+pub(crate) fn bytes_on_disk(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {
         Ok(meta) if meta.is_dir() => bytes_on_disk(&entry.path()),
@@ -61,7 +61,7 @@ pub fn bytes_on_disk(dir: &Path) -> u64 {
 
 /// Kills the receiver, and waits until the other end has ended too.
 #[track_caller]
-pub fn kill_receiver(case: &Case, run: Running) {
+pub(crate) fn kill_receiver(case: &Case, run: Running) {
     let receiver = match case.way {
         Way::Push | Way::LocalPush => case.servers().pop().expect("a server runs").pid,
         _ => run.pid(),

@@ -14,13 +14,13 @@ use super::loops;
 const BTRFS_SIZE: u64 = 160 << 20;
 
 /// One or more mounted file systems; the last one mounted is unmounted first.
-pub struct Mounted {
+pub(crate) struct Mounted {
     at: Vec<PathBuf>,
 }
 
 impl Mounted {
     /// A btrfs at `at`, where `at/limited` takes only `bytes`. None on a machine without btrfs.
-    pub fn with_quota(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+    pub(crate) fn with_quota(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let image = case.scratch.path("btrfs.img");
         image_of(&image, BTRFS_SIZE);
         let mut mounted = Mounted { at: Vec::new() };
@@ -40,7 +40,7 @@ impl Mounted {
 
     /// An ext4 at `at` that takes about `bytes`, after which every write fails with EIO: its
     /// image is a file that cannot grow.
-    pub fn failing(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+    pub(crate) fn failing(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let below = case.scratch.dir("below").0;
         let mut mounted = Mounted::with_quota(case, &below, bytes)?;
         let image = below.join("limited/ext4.img");
@@ -53,7 +53,7 @@ impl Mounted {
 
     /// An ext4 of `bytes` at `at`, on a disk that can be full for a moment: its image is in a
     /// tmpfs. The inode tables are written beforehand, so that only contents are lost.
-    pub fn thin(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
+    pub(crate) fn thin(case: &Case, at: &Path, bytes: u64) -> Option<Mounted> {
         let below = case.scratch.dir("below").0;
         let mut mounted = Mounted::small(&below, 2 * bytes)?;
         let image = below.join("ext4.img");
@@ -69,7 +69,7 @@ impl Mounted {
     /// Fills the disk below a thin file system, calls `meanwhile` to write, and syncs `file` so
     /// that the kernel reports failed writes. Then it gives the disk its room back. True if
     /// writes failed.
-    pub fn lose(&self, file: &File, meanwhile: impl FnOnce()) -> bool {
+    pub(crate) fn lose(&self, file: &File, meanwhile: impl FnOnce()) -> bool {
         let below = &self.at[0];
         let used = |field: &rustix::fs::StatVfs| (field.f_blocks - field.f_bfree) * field.f_frsize;
         let now = used(&rustix::fs::statvfs(below).expect("its size"));
@@ -85,7 +85,7 @@ impl Mounted {
     }
 
     /// A file system at `at` that ignores case in names.
-    pub fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
+    pub(crate) fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
         let image = case.scratch.path("exfat.img");
         image_of(&image, 64 << 20);
         let mut mounted = Mounted { at: Vec::new() };
@@ -97,7 +97,7 @@ impl Mounted {
 
     /// Stops the process that serves a caseless file system until the guard is dropped. Calls of
     /// a copy into it hang, and not even SIGKILL ends the caller.
-    pub fn hang(&self) -> Stopped {
+    pub(crate) fn hang(&self) -> Stopped {
         let at = self.at[0].to_str().expect("a path of ours");
         let serves = |pid: &i32| {
             let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
@@ -114,13 +114,13 @@ impl Mounted {
     }
 
     /// A tmpfs at `at` that takes `inodes` files and directories.
-    pub fn of_inodes(at: &Path, inodes: u64) -> Option<Mounted> {
+    pub(crate) fn of_inodes(at: &Path, inodes: u64) -> Option<Mounted> {
         // The directory itself takes one inode.
         Mounted::tmpfs(at, &format!("nr_inodes={}", inodes + 1))
     }
 
     /// A tmpfs of `bytes` at `at`.
-    pub fn small(at: &Path, bytes: u64) -> Option<Mounted> {
+    pub(crate) fn small(at: &Path, bytes: u64) -> Option<Mounted> {
         Mounted::tmpfs(at, &format!("size={bytes}"))
     }
 
@@ -142,7 +142,7 @@ impl Mounted {
 }
 
 /// A stopped process; dropping this continues it.
-pub struct Stopped(Pid);
+pub(crate) struct Stopped(Pid);
 
 impl Drop for Stopped {
     fn drop(&mut self) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The result of a run.
 #[derive(Clone, Debug)]
-pub struct Done {
+pub(crate) struct Done {
     /// None if a signal ended it.
     pub code: Option<i32>,
     pub signal: Option<i32>,
@@ -19,27 +19,27 @@ pub struct Done {
 
 impl Done {
     #[track_caller]
-    pub fn succeeds(&self) -> &Done {
+    pub(crate) fn succeeds(&self) -> &Done {
         self.exits(0)
     }
 
     /// fastcp itself chose the exit code: no signal ended it, and it did not panic.
     #[track_caller]
-    pub fn fails(&self) -> &Done {
+    pub(crate) fn fails(&self) -> &Done {
         let own = self.code.is_some_and(|code| (1..=13).contains(&code));
         assert!(own, "should have failed: {self}");
         self.never_says("panicked")
     }
 
     #[track_caller]
-    pub fn exits(&self, code: i32) -> &Done {
+    pub(crate) fn exits(&self, code: i32) -> &Done {
         assert_eq!(self.code, Some(code), "exit code of {self}");
         self
     }
 
     /// stderr contains `text`, ignoring case.
     #[track_caller]
-    pub fn says(&self, text: &str) -> &Done {
+    pub(crate) fn says(&self, text: &str) -> &Done {
         assert!(
             self.stderr.to_lowercase().contains(&text.to_lowercase()),
             "should have said {text:?}: {self}"
@@ -48,7 +48,7 @@ impl Done {
     }
 
     #[track_caller]
-    pub fn never_says(&self, text: &str) -> &Done {
+    pub(crate) fn never_says(&self, text: &str) -> &Done {
         assert!(
             !self.stderr.to_lowercase().contains(&text.to_lowercase()),
             "should not have said {text:?}: {self}"
@@ -58,7 +58,7 @@ impl Done {
 
     /// Nothing on stdout, nothing on stderr.
     #[track_caller]
-    pub fn is_silent(&self) -> &Done {
+    pub(crate) fn is_silent(&self) -> &Done {
         assert!(
             self.stdout.is_empty() && self.stderr.is_empty(),
             "should have been silent: {self}"
@@ -68,13 +68,13 @@ impl Done {
 
     /// The peak resident memory of the process itself or of one of its descendants.
     #[track_caller]
-    pub fn peak_rss_bytes(&self) -> u64 {
+    pub(crate) fn peak_rss_bytes(&self) -> u64 {
         self.peak_rss_bytes.expect("a run that is measured")
     }
 
     /// The summary's bytes on the wire, `… (wire 24.1 MB, …`; 0 where it has no such figure.
     #[track_caller]
-    pub fn wire_bytes(&self) -> usize {
+    pub(crate) fn wire_bytes(&self) -> usize {
         let text = format!("{}{}", self.stdout_text(), self.stderr);
         let Some((_, told)) = text.split_once("wire ") else {
             return 0;
@@ -93,7 +93,7 @@ impl Done {
         (number * unit) as usize
     }
 
-    pub fn stdout_text(&self) -> String {
+    pub(crate) fn stdout_text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 }

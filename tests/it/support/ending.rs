@@ -9,11 +9,11 @@ use super::run::Running;
 
 /// How long a copy may take to end once it is to end: 2 s on an idle machine, and several times as
 /// long where many tests run at once. The call hangs for as long as the test runs.
-pub const ENDS_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Checks that a signal ends the client with this code, and the server with it.
 #[track_caller]
-pub fn ends_on(case: &Case, copy: Running, signal: Signal, code: i32) {
+pub(crate) fn ends_on(case: &Case, copy: Running, signal: Signal, code: i32) {
     let since = Instant::now();
     copy.signal(signal);
     copy.wait().exits(code);

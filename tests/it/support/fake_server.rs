@@ -33,7 +33,7 @@ use super::run::Done;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server that the client under test has started, after the opening of the session.
-pub struct FakeServer {
+pub(crate) struct FakeServer {
     pub control: Control,
     pub open: Open,
     pub keys: Keys,
@@ -67,12 +67,12 @@ impl FakeServer {
         })
     }
 
-    pub fn say(&mut self, message: Message) {
+    pub(crate) fn say(&mut self, message: Message) {
         self.control.say(message);
     }
 
     /// Sends the address where it listens, and accepts every stream that the client opens.
-    pub fn listen(&mut self) {
+    pub(crate) fn listen(&mut self) {
         let port = self.listener.local_addr().expect("bound").port();
         self.say(Message::Listen(Listen {
             addresses: vec!["127.0.0.1".into()],
@@ -86,19 +86,19 @@ impl FakeServer {
         }
     }
 
-    pub fn roots(&mut self, roots: Vec<Root>) {
+    pub(crate) fn roots(&mut self, roots: Vec<Root>) {
         let totals = Totals::default();
         self.say(Message::Roots(Roots { roots, totals }));
     }
 
     /// Waits until the client has sent its roots.
-    pub fn hear_roots(&mut self) {
+    pub(crate) fn hear_roots(&mut self) {
         let roots = |message: &Message| matches!(message, Message::Roots(_));
         self.control.hear_until(roots);
     }
 
     /// Sends the names under which the roots land.
-    pub fn landed_as(&mut self, names: Vec<Vec<u8>>) {
+    pub(crate) fn landed_as(&mut self, names: Vec<Vec<u8>>) {
         self.say(Message::Landed(RootsResolved {
             names,
             resumes: false,
@@ -108,7 +108,7 @@ impl FakeServer {
     }
 
     /// Reads the frames of every stream in the background, and gives their headers.
-    pub fn frames(&self) -> mpsc::Receiver<FrameHeader> {
+    pub(crate) fn frames(&self) -> mpsc::Receiver<FrameHeader> {
         let (headers, heard) = mpsc::channel();
         let limits = FrameLimits::new(self.open.chunk_size);
         for stream in &self.streams {
@@ -130,7 +130,7 @@ impl FakeServer {
     }
 
     /// Reads every stream in the background and ignores the bytes.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         for stream in &self.streams {
             let mut stream = stream.try_clone().expect("another handle");
             std::thread::spawn(move || std::io::copy(&mut stream, &mut std::io::sink()));
@@ -139,7 +139,7 @@ impl FakeServer {
 
     /// Listens without the session's keys: it sends `answer` on each stream. Returns the number
     /// of bytes that it received.
-    pub fn listen_as_stranger(&mut self, answer: &[u8]) -> usize {
+    pub(crate) fn listen_as_stranger(&mut self, answer: &[u8]) -> usize {
         let port = self.listener.local_addr().expect("bound").port();
         self.say(Message::Listen(Listen {
             addresses: vec!["127.0.0.1".into()],
@@ -158,23 +158,23 @@ impl FakeServer {
     }
 
     /// Waits until the client's roots have landed; false if the client left first.
-    pub fn landed(&mut self) -> bool {
+    pub(crate) fn landed(&mut self) -> bool {
         let landed = |message: &Message| matches!(message, Message::Landed(_));
         self.control.hear_until(landed).is_some()
     }
 
     /// An honest beginning: streams, and one root that has landed.
-    pub fn begin(&mut self, root: Root) {
+    pub(crate) fn begin(&mut self, root: Root) {
         self.listen();
         self.roots(vec![root]);
         self.landed();
     }
 
-    pub fn entries(&mut self, entries: Vec<Entry>) {
+    pub(crate) fn entries(&mut self, entries: Vec<Entry>) {
         self.say(Message::Entries(entries));
     }
 
-    pub fn end(&mut self, entry: EntryId, length: u64, root: Option<Digest>) {
+    pub(crate) fn end(&mut self, entry: EntryId, length: u64, root: Option<Digest>) {
         self.say(Message::EntryEnd(vec![EntryEnd {
             entry,
             length,
@@ -182,7 +182,7 @@ impl FakeServer {
         }]));
     }
 
-    pub fn all_sent(&mut self, last: EntryId) {
+    pub(crate) fn all_sent(&mut self, last: EntryId) {
         self.say(Message::AllSent(AllSent {
             last,
             unused: Vec::new(),
@@ -190,20 +190,20 @@ impl FakeServer {
     }
 
     /// Sends bytes on a stream.
-    pub fn send(&mut self, stream: usize, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, stream: usize, bytes: &[u8]) {
         if let Some(socket) = self.streams.get_mut(stream) {
             socket.write_all(bytes).ok();
         }
     }
 
     /// Waits until the client has sent a request for data; false if the client left first.
-    pub fn wanted(&mut self) -> bool {
+    pub(crate) fn wanted(&mut self) -> bool {
         let want = |message: &Message| matches!(message, Message::Want(_));
         self.control.hear_until(want).is_some()
     }
 
     /// Sends a whole file, honestly.
-    pub fn whole_file(&mut self, entry: Entry, content: &[u8]) {
+    pub(crate) fn whole_file(&mut self, entry: Entry, content: &[u8]) {
         let (id, size) = (entry.id, content.len() as u64);
         self.entries(vec![Entry { size, ..entry }]);
         self.wanted();
@@ -217,7 +217,7 @@ impl FakeServer {
     }
 
     /// Sends only heartbeats for this long, or until nobody reads them.
-    pub fn beat_for(&mut self, time: Duration) {
+    pub(crate) fn beat_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         let beat = Message::Heartbeat(Heartbeat::default());
         while Instant::now() < until && self.control.is_heard(&beat) {
@@ -226,13 +226,13 @@ impl FakeServer {
     }
 
     /// Closes streams and control in the middle of a copy.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.streams.clear();
         self.control.hang_up();
     }
 
     /// Stays until the client leaves; true if the client sent `Done` first.
-    pub fn finish(&mut self) -> bool {
+    pub(crate) fn finish(&mut self) -> bool {
         let done = |message: &Message| matches!(message, Message::Done(()));
         let done = self.control.hear_until(done).is_some();
         self.streams.clear();
@@ -242,7 +242,7 @@ impl FakeServer {
 }
 
 /// The next connection; None if no connection comes within [`PATIENCE`].
-pub fn accept(listener: &TcpListener) -> Option<TcpStream> {
+pub(crate) fn accept(listener: &TcpListener) -> Option<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec::try_from(PATIENCE).expect("a short time");
     let mut fds = [PollFd::new(listener, PollFlags::IN)];
@@ -254,7 +254,7 @@ pub fn accept(listener: &TcpListener) -> Option<TcpStream> {
 }
 
 /// Accepts the opening of a stream and answers it.
-pub fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
+pub(crate) fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
     in_runtime(async {
         socket.set_nonblocking(true).ok()?;
         let mut socket = tokio::net::TcpStream::from_std(socket).ok()?;
@@ -266,7 +266,7 @@ pub fn welcome(keyring: &Keyring, socket: TcpStream) -> Option<TcpStream> {
 }
 
 /// Runs the library's asynchronous socket code.
-pub fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn in_runtime<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -330,13 +330,17 @@ fn unique() -> u64 {
 
 /// Runs the client under test with `words` after the options that find the server. `peer` plays
 /// the server and gets control before any byte was sent on it. Streams are direct.
-pub fn against_control(case: &Case, words: &[&OsStr], peer: impl FnOnce(Control) + Send) -> Done {
+pub(crate) fn against_control(
+    case: &Case,
+    words: &[&OsStr],
+    peer: impl FnOnce(Control) + Send,
+) -> Done {
     let words = [&["--route".as_ref(), "direct".as_ref()], words].concat();
     by_any_route(case, &words, None, peer)
 }
 
 /// Like [`pull`], with these faults in the client's system calls.
-pub fn pull_with(
+pub(crate) fn pull_with(
     case: &Case,
     inject: &Inject,
     flags: &[&str],
@@ -349,7 +353,7 @@ pub fn pull_with(
 }
 
 /// Like [`push`], with these faults in the client's system calls.
-pub fn push_with(
+pub(crate) fn push_with(
     case: &Case,
     inject: &Inject,
     source: &Path,
@@ -375,7 +379,11 @@ fn with_faults(
 }
 
 /// Like [`against`], but the client looks for a route.
-pub fn against_free(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+pub(crate) fn against_free(
+    case: &Case,
+    words: &[&OsStr],
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
     by_any_route(case, words, None, |control| {
         if let Some(server) = FakeServer::open(control, &host::hello()) {
             peer(server);
@@ -428,7 +436,7 @@ fn by_any_route(
 }
 
 /// Like [`against_control`], with a server that has sent its hello and opened a session.
-pub fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
+pub(crate) fn against(case: &Case, words: &[&OsStr], peer: impl FnOnce(FakeServer) + Send) -> Done {
     against_as(case, &host::hello(), words, peer)
 }
 
@@ -449,7 +457,7 @@ fn against_as(
 
 /// Pulls `operand` (the part after the colon) into the case's destination, which is an empty
 /// directory unless the test has filled it.
-pub fn pull(
+pub(crate) fn pull(
     case: &Case,
     flags: &[&str],
     operand: &str,
@@ -462,7 +470,7 @@ pub fn pull(
 }
 
 /// Pushes `source` to the peer, in whole chunks.
-pub fn push(
+pub(crate) fn push(
     case: &Case,
     flags: &[&str],
     source: &Path,
@@ -472,7 +480,7 @@ pub fn push(
 }
 
 /// Like [`push`], with this hello from the peer.
-pub fn push_as(
+pub(crate) fn push_as(
     case: &Case,
     hello: &Hello,
     flags: &[&str],

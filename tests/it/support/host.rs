@@ -23,17 +23,17 @@ use super::tree::Dir;
 use super::{keys, net};
 
 /// The host's name in ssh's configuration.
-pub const NAME: &str = "far";
+pub(crate) const NAME: &str = "far";
 
 /// The name of the second host, where a case has two.
-pub const NEAR: &str = "near";
+pub(crate) const NEAR: &str = "near";
 
 /// The password for [`Host::ask_for_password`], followed by its hash from `crypt`.
-pub const PASSWORD: &str = "open sesame";
+pub(crate) const PASSWORD: &str = "open sesame";
 const PASSWORD_HASH: &str = "$6$fastcptest$C4ZL0R9oXPOfkcAzRaFqpL3CV6sR2vKV3VxqGgwqgyKIbOqmW07wF7uzS7v\
                              IR1FgbP2sQ8XHVr6veC.zEbAbq0";
 
-pub struct Host {
+pub(crate) struct Host {
     dir: Dir,
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -62,7 +62,7 @@ struct Session {
 
 /// The environment of a login on the host.
 #[derive(Clone, Debug)]
-pub struct Login {
+pub(crate) struct Login {
     pub path: String,
     /// Shell lines that run before the command.
     pub before: String,
@@ -87,24 +87,24 @@ impl Default for Login {
 
 /// A requirement that this machine lacks for a host; a test that gets it is skipped.
 #[derive(Debug)]
-pub struct Lacks(pub &'static str);
+pub(crate) struct Lacks(pub &'static str);
 
 impl Host {
     /// `dir` takes keys and configuration; a login starts in `home`; every process that a login
     /// starts has `mark` in its environment.
-    pub fn start(dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
+    pub(crate) fn start(dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
         Host::start_at((Ipv4Addr::LOCALHOST, 0).into(), dir, home, mark)
     }
 
     /// The same in a network namespace, on ssh's own port.
-    pub fn start_in(
+    pub(crate) fn start_in(
         namespace: &str,
         ip: IpAddr,
         dir: Dir,
         home: &Path,
         mark: &str,
     ) -> Result<Host, Lacks> {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let starting = scope.spawn(|| {
                 net::enter(namespace);
                 let mut host = Host::start_at((ip, 22).into(), dir, home, mark)?;
@@ -115,7 +115,12 @@ impl Host {
         })
     }
 
-    pub fn start_at(at: SocketAddr, dir: Dir, home: &Path, mark: &str) -> Result<Host, Lacks> {
+    pub(crate) fn start_at(
+        at: SocketAddr,
+        dir: Dir,
+        home: &Path,
+        mark: &str,
+    ) -> Result<Host, Lacks> {
         let sshd = find_program("sshd").ok_or(Lacks("sshd"))?;
         find_program("ssh").ok_or(Lacks("ssh"))?;
         find_program("ssh-keygen").ok_or(Lacks("ssh-keygen"))?;
@@ -143,17 +148,17 @@ impl Host {
         Ok(host)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.address.port()
     }
 
     /// For `ssh -F`.
-    pub fn ssh_config(&self) -> PathBuf {
+    pub(crate) fn ssh_config(&self) -> PathBuf {
         self.dir.path("ssh_config")
     }
 
     /// Adds the `other` host under this name to this host's ssh configuration.
-    pub fn introduce(&self, name: &str, other: &Host) {
+    pub(crate) fn introduce(&self, name: &str, other: &Host) {
         let text = |host: &Host, file: &str| String::from_utf8(host.dir.read(file)).expect("text");
         let theirs = text(other, "ssh_config");
         let theirs = theirs.replacen(NAME, name, 1);
@@ -166,22 +171,22 @@ impl Host {
         fs::copy(self.dir.path("key.pub"), other.dir.path("key.pub")).expect("copy a key");
     }
 
-    pub fn key(&self) -> PathBuf {
+    pub(crate) fn key(&self) -> PathBuf {
         self.dir.path("key")
     }
 
     /// Connections that sshd has accepted so far.
-    pub fn logins(&self) -> usize {
+    pub(crate) fn logins(&self) -> usize {
         self.shared.logins.load(SeqCst)
     }
 
     /// From now on the memory of logins is measured.
-    pub fn measure(&self) {
+    pub(crate) fn measure(&self) {
         self.shared.is_measured.store(true, SeqCst);
     }
 
     /// The peak resident memory of a single process, among all measured logins that have ended.
-    pub fn peak_rss_bytes(&self) -> u64 {
+    pub(crate) fn peak_rss_bytes(&self) -> u64 {
         *self
             .shared
             .peak_rss_bytes
@@ -189,12 +194,12 @@ impl Host {
             .expect("no panic while held")
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.path("sshd.log")).unwrap_or_default()
     }
 
     /// Waits until every login has ended.
-    pub fn wait_for_logins(&self) {
+    pub(crate) fn wait_for_logins(&self) {
         loop {
             let next = self
                 .shared
@@ -209,7 +214,7 @@ impl Host {
         }
     }
 
-    pub fn set_login(&self, login: &Login) {
+    pub(crate) fn set_login(&self, login: &Login) {
         let fixed = fs::read_to_string(self.dir.path("login.env")).expect("written at the start");
         let script = format!(
             "#!/bin/sh\n{fixed}PATH='{}'; export PATH\ncd \"$HOME\" || exit 1\n{}\n\
@@ -222,13 +227,13 @@ impl Host {
 
     /// Closes `refused` connections before any byte is sent on them, as `MaxStartups` does, after
     /// `taken` more were accepted.
-    pub fn refuse(&self, taken: usize, refused: usize) {
+    pub(crate) fn refuse(&self, taken: usize, refused: usize) {
         *self.shared.refusals.lock().expect("no panic while held") = (taken, refused);
     }
 
     /// From now on a login takes the password [`PASSWORD`] and no key. Only root can do this: the
     /// password is valid in a view of the file system that only sshd has.
-    pub fn ask_for_password(&self) {
+    pub(crate) fn ask_for_password(&self) {
         let shadow = format!("{}:{PASSWORD_HASH}:19000:0:99999:7:::\n", user());
         self.dir.file("shadow", shadow);
         let config = String::from_utf8(self.dir.read("sshd_config")).expect("text");
@@ -238,7 +243,7 @@ impl Host {
     }
 
     /// Restricts the key to this command, as a line of `authorized_keys` does.
-    pub fn force(&self, command: &str) {
+    pub(crate) fn force(&self, command: &str) {
         let config = self.dir.read("sshd_config");
         let config = String::from_utf8(config).expect("text");
         let config = config
@@ -252,7 +257,7 @@ impl Host {
     }
 
     /// The host's directory for scripts and stand-ins.
-    pub fn dir(&self) -> &Dir {
+    pub(crate) fn dir(&self) -> &Dir {
         &self.dir
     }
 
@@ -426,7 +431,7 @@ fn start_sshd(sshd: &Path, config: &Path, log: &Path, connection: OwnedFd) -> Ch
 }
 
 /// The name that this process's user logs in with, or the user's number.
-pub fn user() -> String {
+pub(crate) fn user() -> String {
     let uid = nix::unistd::getuid();
     let user = nix::unistd::User::from_uid(uid).expect("read the user database");
     // A container's user may have no name, and then no sshd to log in to either.
@@ -434,7 +439,7 @@ pub fn user() -> String {
 }
 
 /// A program on PATH or in a directory of daemons.
-pub fn find_program(name: &str) -> Option<PathBuf> {
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))

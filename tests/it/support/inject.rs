@@ -41,10 +41,10 @@ use seccomp::{Listener, Notice};
 const STRIKE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Matches a file without a name (yet), as /proc shows its descriptor.
-pub const NAMELESS: &str = "#* (deleted)";
+pub(crate) const NAMELESS: &str = "#* (deleted)";
 
 /// Matches a file that does not have its final name yet: it has a temporary name or none.
-pub const UNFINISHED: &str = "{*.part,#* (deleted)}";
+pub(crate) const UNFINISHED: &str = "{*.part,#* (deleted)}";
 
 /// The effect on a call.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ struct Rule {
 
 /// The faults of one run, or of several runs in a row.
 #[derive(Clone, Debug, Default)]
-pub struct Inject {
+pub(crate) struct Inject {
     rules: Vec<Arc<Rule>>,
     bell: Arc<Bell>,
 }
@@ -106,38 +106,38 @@ struct State {
 }
 
 /// True where this machine allows tests to filter system calls.
-pub fn permitted() -> bool {
+pub(crate) fn permitted() -> bool {
     let filter = || seccomp::install(&calls::named("syncfs")).is_ok();
     thread::spawn(filter).join().expect("it does not panic")
 }
 
 impl Inject {
-    pub fn new() -> Inject {
+    pub(crate) fn new() -> Inject {
         Inject::default()
     }
 
     /// The call returns this error and does nothing.
-    pub fn fail(self, call: &str, error: Errno) -> Inject {
+    pub(crate) fn fail(self, call: &str, error: Errno) -> Inject {
         self.rule(call, Act::Fail(error))
     }
 
     /// The call returns this number, as if it had succeeded, and does nothing.
-    pub fn pretend(self, call: &str, value: u32) -> Inject {
+    pub(crate) fn pretend(self, call: &str, value: u32) -> Inject {
         self.rule(call, Act::Return(value))
     }
 
     /// The call happens later. Other calls are not delayed.
-    pub fn delay(self, call: &str, time: Duration) -> Inject {
+    pub(crate) fn delay(self, call: &str, time: Duration) -> Inject {
         self.rule(call, Act::Delay(time))
     }
 
     /// The call happens after `release`. As with a hung disk, only a deadly signal ends the wait.
-    pub fn hold(self, call: &str) -> Inject {
+    pub(crate) fn hold(self, call: &str) -> Inject {
         self.rule(call, Act::Hold)
     }
 
     /// SIGKILL instead of the call.
-    pub fn kill(self, call: &str) -> Inject {
+    pub(crate) fn kill(self, call: &str) -> Inject {
         self.rule(call, Act::Kill)
     }
 
@@ -164,65 +164,65 @@ impl Inject {
     }
 
     /// Only calls on a file with this name, or with this path if the pattern has a slash.
-    pub fn on(self, pattern: &str) -> Inject {
+    pub(crate) fn on(self, pattern: &str) -> Inject {
         let glob = GlobBuilder::new(pattern).backslash_escape(true).build();
         let matcher = glob.expect("a pattern").compile_matcher();
         self.narrow(|rule| rule.pattern = Some(matcher))
     }
 
     /// Only in processes with `--server`.
-    pub fn at_server(self) -> Inject {
+    pub(crate) fn at_server(self) -> Inject {
         self.narrow(|rule| rule.end = End::Server)
     }
 
-    pub fn at_client(self) -> Inject {
+    pub(crate) fn at_client(self) -> Inject {
         self.narrow(|rule| rule.end = End::Client)
     }
 
     /// Only the nth call that fits, counted from 1.
-    pub fn nth(self, number: usize) -> Inject {
+    pub(crate) fn nth(self, number: usize) -> Inject {
         self.after(number - 1).times(1)
     }
 
     /// Lets the first `spared` calls that fit happen.
-    pub fn after(self, spared: usize) -> Inject {
+    pub(crate) fn after(self, spared: usize) -> Inject {
         self.narrow(|rule| rule.spared = spared)
     }
 
     /// At most this many strikes.
-    pub fn times(self, times: usize) -> Inject {
+    pub(crate) fn times(self, times: usize) -> Inject {
         self.narrow(|rule| rule.times = times)
     }
 
     /// Strikes `per_mille` of a thousand calls that fit; the seed decides which ones.
-    pub fn chance(self, per_mille: u64, seed: u64) -> Inject {
+    pub(crate) fn chance(self, per_mille: u64, seed: u64) -> Inject {
         self.narrow(|rule| rule.chance = Some((per_mille, seed)))
     }
 
     /// Only in programs whose file name starts with `program`.
-    pub fn of(self, program: &str) -> Inject {
+    pub(crate) fn of(self, program: &str) -> Inject {
         self.narrow(|rule| rule.program = program.to_owned())
     }
 
     /// Strikes so far, by all rules.
-    pub fn struck(&self) -> usize {
+    pub(crate) fn struck(&self) -> usize {
         self.bell.state.lock().expect("no panic while held").struck
     }
 
     /// Strikes so far, by each rule.
-    pub fn struck_by_rule(&self) -> Vec<usize> {
+    pub(crate) fn struck_by_rule(&self) -> Vec<usize> {
         let struck = |rule: &Arc<Rule>| rule.struck.load(SeqCst);
         self.rules.iter().map(struck).collect()
     }
 
     /// Waits for this many strikes in total.
     #[track_caller]
-    pub fn wait_until_struck(&self, times: usize) {
+    pub(crate) fn wait_until_struck(&self, times: usize) {
         self.wait_until_struck_within(times, STRIKE_LIMIT);
     }
 
     #[track_caller]
-    pub fn wait_until_struck_within(&self, times: usize, limit: Duration) {
+    pub(crate) fn wait_until_struck_within(&self, times: usize, limit: Duration) {
         let state = self.bell.state.lock().expect("no panic while held");
         let fewer = |state: &mut State| state.struck < times;
         let waited = self.bell.changed.wait_timeout_while(state, limit, fewer);
@@ -235,12 +235,12 @@ impl Inject {
     }
 
     #[track_caller]
-    pub fn assert_struck(&self, times: usize) {
+    pub(crate) fn assert_struck(&self, times: usize) {
         assert_eq!(self.struck(), times, "faults of {self}");
     }
 
     /// Lets every held or delayed call happen, and later ones at once.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         self.bell
             .state
             .lock()
@@ -250,14 +250,14 @@ impl Inject {
     }
 
     /// The same for the first `rules` rules only.
-    pub fn release_first(&self, rules: usize) {
+    pub(crate) fn release_first(&self, rules: usize) {
         let mut state = self.bell.state.lock().expect("no panic while held");
         state.released_rules = rules;
         self.bell.changed.notify_all();
     }
 
     /// Starts a command under the filter, from a thread that lives as long as the [`Keeper`].
-    pub fn spawn(&self, mut command: Command) -> io::Result<(Child, Keeper)> {
+    pub(crate) fn spawn(&self, mut command: Command) -> io::Result<(Child, Keeper)> {
         let wanted: Vec<Wanted> = self
             .rules
             .iter()
@@ -350,7 +350,9 @@ impl Inject {
 
 /// Keeps the thread that started a child alive, and so the child.
 #[derive(Debug)]
-pub struct Keeper(#[expect(dead_code, reason = "dropping it tells the thread")] mpsc::Sender<()>);
+pub(crate) struct Keeper(
+    #[expect(dead_code, reason = "dropping it tells the thread")] mpsc::Sender<()>,
+);
 
 impl Rule {
     /// True if this call is struck. Counts the calls that fit.

@@ -8,7 +8,7 @@ use std::path::Path;
 use fastcp::journal::record::{ChecksumKey, JournalSession, LEN, Record, RecordBody};
 
 /// The byte ranges that a journal records as written, in the order of the writes.
-pub fn recorded(path: &Path) -> Vec<Range<u64>> {
+pub(crate) fn recorded(path: &Path) -> Vec<Range<u64>> {
     let content = std::fs::read(path).expect("read the journal");
     let (records, _) = content.as_chunks::<LEN>();
     // The journal is empty for a moment after its creation.
@@ -26,17 +26,17 @@ pub fn recorded(path: &Path) -> Vec<Range<u64>> {
 }
 
 /// Makes the journal's first session one from before the last boot.
-pub fn age_by_a_boot(path: &Path) {
+pub(crate) fn age_by_a_boot(path: &Path) {
     change(path, |session| session.boot_id = [1; 16]);
 }
 
 /// Makes the journal's first session one with another chunk size.
-pub fn cut_otherwise(path: &Path) {
+pub(crate) fn cut_otherwise(path: &Path) {
     change(path, |session| session.chunk_size /= 2);
 }
 
 /// The key of a journal that begins with `header`, derived from the user key in the case's home.
-pub fn key(path: &Path, header: &Record) -> Option<ChecksumKey> {
+pub(crate) fn key(path: &Path, header: &Record) -> Option<ChecksumKey> {
     let in_home = |above: &Path| std::fs::read(above.join("home/.local/state/fastcp/key")).ok();
     let user = path.ancestors().find_map(in_home)?;
     ChecksumKey::read(header, &user.try_into().ok()?)

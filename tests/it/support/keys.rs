@@ -9,13 +9,13 @@ use super::Case;
 
 /// The contents of the two files of a key pair.
 #[derive(Clone)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub private: Vec<u8>,
     pub public: Vec<u8>,
 }
 
 /// The key pair of this name, shared by all tests of a run: making one can take longer than a copy.
-pub fn pair(name: &str) -> Pair {
+pub(crate) fn pair(name: &str) -> Pair {
     static PAIRS: Mutex<BTreeMap<String, Pair>> = Mutex::new(BTreeMap::new());
     let mut pairs = PAIRS.lock().expect("no panic while held");
     let made = || {
@@ -32,7 +32,7 @@ pub fn pair(name: &str) -> Pair {
 }
 
 /// Makes an ed25519 key pair at `path`.
-pub fn make_key(path: &Path, passphrase: &str) {
+pub(crate) fn make_key(path: &Path, passphrase: &str) {
     let made = Command::new("ssh-keygen")
         .args(["-q", "-t", "ed25519", "-C", "fastcp test", "-N", passphrase])
         .arg("-f")
@@ -44,7 +44,7 @@ pub fn make_key(path: &Path, passphrase: &str) {
 }
 
 /// From now on the host accepts only one key, which has this passphrase.
-pub fn lock(case: &Case, passphrase: &str) -> PathBuf {
+pub(crate) fn lock(case: &Case, passphrase: &str) -> PathBuf {
     let key = case.scratch.path("locked");
     make_key(&key, passphrase);
     let public = std::fs::read_to_string(key.with_extension("pub")).expect("read a key");

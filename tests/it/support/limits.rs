@@ -12,7 +12,7 @@ use super::case::Case;
 use super::tree::Dir;
 
 /// A file system with little free space; removed when dropped.
-pub struct Disk {
+pub(crate) struct Disk {
     pub dir: Dir,
     _kind: Kind,
 }
@@ -33,7 +33,7 @@ const SHARED_MAX: u64 = 256 << 20;
 
 impl Disk {
     /// None where this machine allows neither.
-    pub fn small(case: &Case, bytes: u64) -> Option<Disk> {
+    pub(crate) fn small(case: &Case, bytes: u64) -> Option<Disk> {
         let dir = case.scratch.dir("disk");
         let size = format!("size={bytes}");
         if run(
@@ -69,7 +69,7 @@ impl Disk {
     }
 
     /// Takes all free space.
-    pub fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut filler = std::fs::File::create(self.dir.path("filler")).expect("make a file");
         std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
     }
@@ -95,7 +95,7 @@ fn run(program: &str, args: &[&str], path: &Path) -> bool {
 }
 
 /// Words before a command that take root's power to ignore file modes; empty for other users.
-pub fn without_powers() -> Vec<String> {
+pub(crate) fn without_powers() -> Vec<String> {
     if !geteuid().is_root() {
         return Vec::new();
     }

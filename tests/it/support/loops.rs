@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const BUSY_TRIES: usize = 600;
 
 /// A loop device; detached when dropped.
-pub struct Loop {
+pub(crate) struct Loop {
     pub path: PathBuf,
     file: PathBuf,
 }
@@ -28,7 +28,7 @@ pub struct Loop {
 impl Loop {
     /// Makes one backed by a file in `dir` with this content, a multiple of 512 bytes. None where
     /// this machine gives tests no loop devices.
-    pub fn new(dir: &Dir, name: &str, content: impl AsRef<[u8]>) -> Option<Loop> {
+    pub(crate) fn new(dir: &Dir, name: &str, content: impl AsRef<[u8]>) -> Option<Loop> {
         let file = dir.file(name, content);
         match attached(&file) {
             Some(path) => Some(Loop { path, file }),
@@ -41,7 +41,7 @@ impl Loop {
     }
 
     /// The whole content of the device.
-    pub fn content(&self) -> Vec<u8> {
+    pub(crate) fn content(&self) -> Vec<u8> {
         let mut content = Vec::new();
         let read = File::open(&self.path).and_then(|mut file| file.read_to_end(&mut content));
         read.expect("read the device");
@@ -49,7 +49,7 @@ impl Loop {
     }
 
     /// Writes directly to the device, past any user of it.
-    pub fn write(&self, content: &[u8], offset: u64) {
+    pub(crate) fn write(&self, content: &[u8], offset: u64) {
         let mut options = File::options();
         let file = options.write(true).open(&self.path).expect("open it");
         file.write_all_at(content, offset).expect("write to it");
@@ -57,23 +57,23 @@ impl Loop {
     }
 
     /// Opens it exclusively, which keeps others from writing to it, as a mount does.
-    pub fn hold(&self) -> File {
+    pub(crate) fn hold(&self) -> File {
         alone(&self.path).expect("open it alone")
     }
 
     /// Bytes on disk of the backing file.
-    pub fn taken(&self) -> u64 {
+    pub(crate) fn taken(&self) -> u64 {
         std::fs::metadata(&self.file).expect("its file").blocks() * 512
     }
 
     /// Makes a file system on it and mounts that until the guard is dropped.
-    pub fn mounted(&self, at: &Path) -> Option<Mount> {
+    pub(crate) fn mounted(&self, at: &Path) -> Option<Mount> {
         let made = again_and_again(TRIES, || run("mkfs.ext4", &["-q".as_ref(), &self.path]));
         made.then(|| self.mounted_again(at)).flatten()
     }
 
     /// Mounts the file system that is on it.
-    pub fn mounted_again(&self, at: &Path) -> Option<Mount> {
+    pub(crate) fn mounted_again(&self, at: &Path) -> Option<Mount> {
         again_and_again(TRIES, || run("mount", &[&self.path, at])).then(|| Mount {
             device: self.path.clone(),
             at: at.to_owned(),
@@ -87,7 +87,7 @@ impl Drop for Loop {
     }
 }
 
-pub struct Mount {
+pub(crate) struct Mount {
     device: PathBuf,
     at: PathBuf,
 }
@@ -111,7 +111,7 @@ fn alone(device: &Path) -> std::io::Result<File> {
 }
 
 /// Mounts a file system image; false where this machine does not allow it.
-pub fn mount(options: &str, image: &Path, at: &Path) -> bool {
+pub(crate) fn mount(options: &str, image: &Path, at: &Path) -> bool {
     again_and_again(TRIES, || {
         run("mount", &["-o".as_ref(), options.as_ref(), image, at])
     })

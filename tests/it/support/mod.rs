@@ -1,42 +1,42 @@
 //! The foundation of every test: a far host, runs with a time limit, and trees to compare.
 
-pub mod bad_disk;
-pub mod case;
-pub mod chaos;
-pub mod cut_short;
-pub mod disk;
-pub mod done;
-pub mod ending;
-pub mod fake_server;
-pub mod host;
-pub mod inject;
-pub mod journals;
-pub mod keys;
-pub mod limits;
-pub mod loops;
-pub mod net;
-pub mod offspring;
-pub mod peer;
-pub mod pipe;
-pub mod procs;
-pub mod proxy;
-pub mod pty;
-pub mod run;
-pub mod slow;
-pub mod ssh_once;
-pub mod storm;
-pub mod tree;
-pub mod wire;
+pub(crate) mod bad_disk;
+pub(crate) mod case;
+pub(crate) mod chaos;
+pub(crate) mod cut_short;
+pub(crate) mod disk;
+pub(crate) mod done;
+pub(crate) mod ending;
+pub(crate) mod fake_server;
+pub(crate) mod host;
+pub(crate) mod inject;
+pub(crate) mod journals;
+pub(crate) mod keys;
+pub(crate) mod limits;
+pub(crate) mod loops;
+pub(crate) mod net;
+pub(crate) mod offspring;
+pub(crate) mod peer;
+pub(crate) mod pipe;
+pub(crate) mod procs;
+pub(crate) mod proxy;
+pub(crate) mod pty;
+pub(crate) mod run;
+pub(crate) mod slow;
+pub(crate) mod ssh_once;
+pub(crate) mod storm;
+pub(crate) mod tree;
+pub(crate) mod wire;
 
-pub use case::{Case, Way, skip};
-pub use host::Login;
-pub use run::Run;
-pub use tree::{Also, Dir, Tree, assert_same, digits, noise, prose};
+pub(crate) use case::{Case, Way, skip};
+pub(crate) use host::Login;
+pub(crate) use run::Run;
+pub(crate) use tree::{Also, Dir, Tree, assert_same, digits, noise, prose};
 
-pub const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
 /// Runs parts of a test at the same time, since each waits most of its time.
-pub fn at_once<T: Send>(parts: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
+pub(crate) fn at_once<T: Send>(parts: impl IntoIterator<Item = T>, play: impl Fn(T) + Sync) {
     let play = &play;
     std::thread::scope(|scope| {
         for part in parts {

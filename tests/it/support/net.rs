@@ -16,7 +16,7 @@ use super::wire::{self, Wire};
 
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub(crate) enum At {
     /// The host that runs fastcp.
     Near,
     /// The host that runs sshd.
@@ -25,13 +25,13 @@ pub enum At {
 
 /// The IP versions of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ip {
+pub(crate) enum Ip {
     V4AndV6,
     V6Only,
 }
 
 /// Dropping it removes both namespaces and all they contain.
-pub struct Net {
+pub(crate) struct Net {
     name: String,
     ip: Ip,
     /// Replaces the good link.
@@ -40,13 +40,13 @@ pub struct Net {
 
 /// The firewall's answer to an unwanted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wall {
+pub(crate) enum Wall {
     Drop,
     Reject,
 }
 
 impl Net {
-    pub fn new(ip: Ip) -> Result<Net, Lacks> {
+    pub(crate) fn new(ip: Ip) -> Result<Net, Lacks> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() {
             return Err(Lacks("root, for network namespaces"));
@@ -88,7 +88,7 @@ impl Net {
     }
 
     /// The address of the host that runs sshd.
-    pub fn ssh_address(&self) -> IpAddr {
+    pub(crate) fn ssh_address(&self) -> IpAddr {
         match self.ip {
             Ip::V4AndV6 => [10, 77, 0, 2].into(),
             Ip::V6Only => "fd77::2".parse().expect("an address"),
@@ -96,7 +96,7 @@ impl Net {
     }
 
     /// The address of the host that runs fastcp.
-    pub fn near_address(&self) -> IpAddr {
+    pub(crate) fn near_address(&self) -> IpAddr {
         match self.ip {
             Ip::V4AndV6 => [10, 77, 0, 1].into(),
             Ip::V6Only => "fd77::1".parse().expect("an address"),
@@ -111,7 +111,7 @@ impl Net {
     }
 
     /// The words before a command that run it on this host.
-    pub fn words(&self, at: At) -> Vec<String> {
+    pub(crate) fn words(&self, at: At) -> Vec<String> {
         let namespace = self.namespace(at);
         ["ip", "netns", "exec", &namespace]
             .map(str::to_owned)
@@ -119,7 +119,7 @@ impl Net {
     }
 
     /// Runs `what` on this host, in a new thread.
-    pub fn within<T: Send>(&self, at: At, what: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn within<T: Send>(&self, at: At, what: impl FnOnce() -> T + Send) -> T {
         let path = self.path(at);
         std::thread::scope(|scope| {
             let there = scope.spawn(move || {
@@ -130,19 +130,19 @@ impl Net {
         })
     }
 
-    pub fn path(&self, at: At) -> String {
+    pub(crate) fn path(&self, at: At) -> String {
         format!("/run/netns/{}", self.namespace(at))
     }
 
     /// Gives a host another address.
-    pub fn add_address(&self, at: At, ip: IpAddr) {
+    pub(crate) fn add_address(&self, at: At, ip: IpAddr) {
         let space = self.namespace(at);
         self.must(&space, &format!("ip addr add {ip}/24 dev wire"));
     }
 
     /// Sets the /etc/hosts lines that programs on a host see. Call it for the first time before
     /// any program runs there.
-    pub fn set_names(&self, at: At, lines: &str) {
+    pub(crate) fn set_names(&self, at: At, lines: &str) {
         let dir = self.names_dir(at);
         std::fs::create_dir_all(&dir).expect("make a directory");
         // Overwritten and not replaced: running programs have this very file mounted over
@@ -155,7 +155,7 @@ impl Net {
     }
 
     /// New connections to a host get through to these ports only.
-    pub fn open_only(&self, at: At, ports: &[&str], wall: Wall) {
+    pub(crate) fn open_only(&self, at: At, ports: &[&str], wall: Wall) {
         let space = self.namespace(at);
         for iptables in ["iptables", "ip6tables"] {
             let rule = |rest: &str| {
@@ -176,7 +176,7 @@ impl Net {
     }
 
     /// From now on the host receives only ssh packets.
-    pub fn cut(&self, at: At) {
+    pub(crate) fn cut(&self, at: At) {
         let space = self.namespace(at);
         for iptables in ["iptables", "ip6tables"] {
             let ports = "-m multiport ! --dports 22 -m multiport ! --sports 22";
@@ -186,7 +186,7 @@ impl Net {
     }
 
     /// Silently drops packets of full size.
-    pub fn lose_full_packets(&self, at: At) {
+    pub(crate) fn lose_full_packets(&self, at: At) {
         let space = self.namespace(at);
         let rule = "iptables -A INPUT -i wire -p tcp -m length --length 1200:65535";
         self.must(
@@ -196,7 +196,7 @@ impl Net {
     }
 
     /// For `time` the host receives no packet of a data connection.
-    pub fn close_for(&self, time: Duration, at: At, wall: Wall) {
+    pub(crate) fn close_for(&self, time: Duration, at: At, wall: Wall) {
         let space = self.namespace(at);
         let target = match wall {
             Wall::Drop => "DROP",
@@ -215,7 +215,7 @@ impl Net {
 
     /// From now on packets arrive late, out of order, twice, damaged or not at all. False where
     /// this machine cannot do that.
-    pub fn spoil(&self) -> bool {
+    pub(crate) fn spoil(&self) -> bool {
         let near = self.namespace(At::Near);
         self.must(&near, "ip link del wire");
         let lay = |at, nth| {
@@ -237,7 +237,7 @@ impl Net {
 }
 
 /// Moves this thread, and the processes it starts later, into a network namespace.
-pub fn enter(path: &str) {
+pub(crate) fn enter(path: &str) {
     let file = File::open(path).expect("open a network namespace");
     use std::os::fd::AsFd;
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))

@@ -15,7 +15,7 @@ use super::host::find_program;
 ///
 /// `setpriv` sets the death signal, not `pre_exec`, with which std forks: to copy and free this
 /// large process's page tables took an eighth of the tests' processor time.
-pub fn dying_with_this_thread(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn dying_with_this_thread(program: impl AsRef<OsStr>) -> Command {
     static SETPRIV: OnceLock<PathBuf> = OnceLock::new();
     let setpriv = SETPRIV.get_or_init(|| {
         for ignored in [Signal::SIGINT, Signal::SIGHUP] {

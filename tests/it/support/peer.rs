@@ -21,42 +21,42 @@ use super::run::Done;
 
 /// Control, message by message or byte by byte. A failed write is ignored: the other end has
 /// gone, and its exit code tells why.
-pub struct Control {
+pub(crate) struct Control {
     from: File,
     to: File,
 }
 
 impl Control {
-    pub fn new(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> Control {
+    pub(crate) fn new(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> Control {
         Control {
             from: File::from(from.into()),
             to: File::from(to.into()),
         }
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.to.write_all(bytes).ok();
     }
 
-    pub fn say(&mut self, message: Message) {
+    pub(crate) fn say(&mut self, message: Message) {
         self.bytes(&encode(&message));
     }
 
     /// Sends `message`; false once nobody reads.
-    pub fn is_heard(&mut self, message: &Message) -> bool {
+    pub(crate) fn is_heard(&mut self, message: &Message) -> bool {
         self.to.write_all(&encode(message)).is_ok()
     }
 
-    pub fn say_hello(&mut self) {
+    pub(crate) fn say_hello(&mut self) {
         self.say_hello_as(&host::hello());
     }
 
-    pub fn say_hello_as(&mut self, hello: &Hello) {
+    pub(crate) fn say_hello_as(&mut self, hello: &Hello) {
         self.bytes(&hello.to_line());
     }
 
     /// Reads up to the end of the other end's hello.
-    pub fn hear_hello(&mut self) -> Option<Hello> {
+    pub(crate) fn hear_hello(&mut self) -> Option<Hello> {
         let mut said = Vec::new();
         while !said.ends_with(b"\n") || !contains(&said, MAGIC) {
             let mut byte = [0];
@@ -68,7 +68,7 @@ impl Control {
     }
 
     /// The next message, None at the end.
-    pub fn hear(&mut self) -> Option<Message> {
+    pub(crate) fn hear(&mut self) -> Option<Message> {
         let mut header = [0; HEADER_LEN];
         self.from.read_exact(&mut header).ok()?;
         let (number, len) = parse_header(header).expect("the end under test is honest");
@@ -79,7 +79,7 @@ impl Control {
     }
 
     /// The next message for which `wanted` is true; None at the end.
-    pub fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
+    pub(crate) fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
         loop {
             let message = self.hear()?;
             if wanted(&message) {
@@ -89,39 +89,39 @@ impl Control {
     }
 
     /// Closes the sending half: the other end finds the connection closed.
-    pub fn hang_up(&mut self) {
+    pub(crate) fn hang_up(&mut self) {
         drop(self.take_writer());
     }
 
     /// Reads messages until the other end has closed.
-    pub fn hear_out(&mut self) {
+    pub(crate) fn hear_out(&mut self) {
         while self.hear().is_some() {}
     }
 
     /// The same for bytes that need not be messages.
-    pub fn hear_out_raw(&mut self) {
+    pub(crate) fn hear_out_raw(&mut self) {
         std::io::copy(&mut self.from, &mut std::io::sink()).ok();
     }
 
     /// The reading half and the writing half.
-    pub fn split(self) -> (File, File) {
+    pub(crate) fn split(self) -> (File, File) {
         (self.from, self.to)
     }
 
     /// The writing half, for the caller to write to. Later messages of this `Control` go to
     /// /dev/null.
-    pub fn take_writer(&mut self) -> File {
+    pub(crate) fn take_writer(&mut self) -> File {
         let null = File::options().write(true).open("/dev/null");
         std::mem::replace(&mut self.to, null.expect("open /dev/null"))
     }
 
     /// Closes the reading half and gives the writing half.
-    pub fn deafen(self) -> File {
+    pub(crate) fn deafen(self) -> File {
         self.to
     }
 }
 
-pub fn encode(message: &Message) -> Vec<u8> {
+pub(crate) fn encode(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     bytes
@@ -129,7 +129,7 @@ pub fn encode(message: &Message) -> Vec<u8> {
 
 /// `message` with bytes that an honest end cannot send: the encoded name `from`, with its length,
 /// becomes `to`.
-pub fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
+pub(crate) fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
     let mut bytes = encode(message);
     replace_name(&mut bytes, from, to);
     let len = (bytes.len() - HEADER_LEN) as u32;
@@ -138,7 +138,7 @@ pub fn with_name(message: &Message, from: &str, to: &[u8]) -> Vec<u8> {
 }
 
 /// Replaces a name with its length prefix. Both lengths are below 16384.
-pub fn replace_name(bytes: &mut Vec<u8>, from: &str, to: &[u8]) {
+pub(crate) fn replace_name(bytes: &mut Vec<u8>, from: &str, to: &[u8]) {
     let written = |text: &[u8]| {
         let mut out = match text.len() {
             len @ 0..128 => vec![len as u8],
@@ -158,15 +158,21 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
 }
 
 /// A message of type `number` with any body; `len` may be wrong.
-pub fn raw(number: u16, len: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn raw(number: u16, len: u32, body: &[u8]) -> Vec<u8> {
     [&number.to_le_bytes()[..], &len.to_le_bytes(), body].concat()
 }
 
-pub fn name(text: &str) -> Name {
+pub(crate) fn name(text: &str) -> Name {
     Name::try_from(text.as_bytes().to_vec()).expect("a name")
 }
 
-pub fn entry(id: EntryId, parent: EntryId, named: &str, kind: EntryKind, size: u64) -> Entry {
+pub(crate) fn entry(
+    id: EntryId,
+    parent: EntryId,
+    named: &str,
+    kind: EntryKind,
+    size: u64,
+) -> Entry {
     let time = Timestamp {
         s: 1_000_000_000,
         ns: 0,
@@ -199,21 +205,21 @@ pub fn entry(id: EntryId, parent: EntryId, named: &str, kind: EntryKind, size: u
     }
 }
 
-pub fn directory(id: EntryId, parent: EntryId, named: &str) -> Entry {
+pub(crate) fn directory(id: EntryId, parent: EntryId, named: &str) -> Entry {
     entry(id, parent, named, EntryKind::Directory, 0)
 }
 
-pub fn file(id: EntryId, parent: EntryId, named: &str, size: u64) -> Entry {
+pub(crate) fn file(id: EntryId, parent: EntryId, named: &str, size: u64) -> Entry {
     entry(id, parent, named, EntryKind::File, size)
 }
 
-pub fn symlink(id: EntryId, parent: EntryId, named: &str, text: impl AsRef<OsStr>) -> Entry {
+pub(crate) fn symlink(id: EntryId, parent: EntryId, named: &str, text: impl AsRef<OsStr>) -> Entry {
     let text = text.as_ref().as_encoded_bytes().to_vec();
     entry(id, parent, named, EntryKind::Symlink(text), 0)
 }
 
 /// The root for operand 0.
-pub fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
+pub(crate) fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
     Root {
         id,
         operand: 0,
@@ -225,12 +231,12 @@ pub fn root(id: EntryId, named: &str, is_directory: bool) -> Root {
     }
 }
 
-pub fn span(start: u64, end: u64) -> ByteRange {
+pub(crate) fn span(start: u64, end: u64) -> ByteRange {
     ByteRange { start, end }
 }
 
 /// The keys and the chunk size of a session, and frames made with them.
-pub struct Keys {
+pub(crate) struct Keys {
     pub sealer: Sealer,
     pub keyring: Arc<Keyring>,
     pub chunk_size: usize,
@@ -238,7 +244,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn new(open: &Open, mut secret: [u8; 32], direction: Direction) -> Keys {
+    pub(crate) fn new(open: &Open, mut secret: [u8; 32], direction: Direction) -> Keys {
         let secret = Secret::take(&mut secret);
         let suite = Suite::from_number(open.suite).expect("a suite that there is");
         let role = match open.role {
@@ -254,7 +260,7 @@ impl Keys {
     }
 
     /// A chunk of a file under the next chunk number.
-    pub fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> ChunkPlace {
+    pub(crate) fn place(&mut self, entry: EntryId, offset: u64, raw_len: usize) -> ChunkPlace {
         self.next_chunk += 1;
         ChunkPlace {
             kind: ChunkKind::Range,
@@ -266,7 +272,7 @@ impl Keys {
     }
 
     /// A frame as a stream carries it, uncompressed.
-    pub fn frame(&self, place: ChunkPlace, digest: Digest, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(&self, place: ChunkPlace, digest: Digest, data: &[u8]) -> Vec<u8> {
         let mut buffer = Buffer::loose(self.chunk_size);
         buffer.room()[..data.len()].copy_from_slice(data);
         buffer.set_len(data.len());
@@ -280,7 +286,7 @@ impl Keys {
     }
 
     /// The honest frame of one chunk of a file of `size` bytes.
-    pub fn piece(&mut self, entry: EntryId, offset: u64, size: u64, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn piece(&mut self, entry: EntryId, offset: u64, size: u64, data: &[u8]) -> Vec<u8> {
         let place = self.place(entry, offset, data.len());
         let digest = digest::of_range(data, offset, data.len() as u64 == size);
         self.frame(place, digest, data)
@@ -290,13 +296,13 @@ impl Keys {
 /// Checks every run against a dishonest peer: fastcp fails by itself, not by a signal, and its
 /// messages are short and in readable characters.
 #[track_caller]
-pub fn held_out(done: &Done) -> &Done {
+pub(crate) fn held_out(done: &Done) -> &Done {
     done.fails();
     readable(done)
 }
 
 #[track_caller]
-pub fn readable(done: &Done) -> &Done {
+pub(crate) fn readable(done: &Done) -> &Done {
     let odd = |c: char| c.is_control() && c != '\n';
     assert!(!done.stderr.contains(odd), "control characters: {done}");
     assert!(done.stderr.len() < 20_000, "too much was said: {done}");

@@ -11,11 +11,11 @@ use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 
 /// The environment variable that carries a test's mark.
-pub const MARK: &str = "FASTCP_TEST_MARK";
+pub(crate) const MARK: &str = "FASTCP_TEST_MARK";
 
 /// A process that existed a moment ago.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub(crate) struct Process {
     pub pid: Pid,
     /// Its arguments as printable text.
     pub line: String,
@@ -23,7 +23,7 @@ pub struct Process {
 }
 
 /// Every process with this mark except this one.
-pub fn marked(mark: &str) -> Vec<Process> {
+pub(crate) fn marked(mark: &str) -> Vec<Process> {
     let wanted = format!("{MARK}={mark}");
     all()
         .filter(|process| {
@@ -37,7 +37,7 @@ pub fn marked(mark: &str) -> Vec<Process> {
 }
 
 /// The marked processes that are servers.
-pub fn servers(mark: &str) -> Vec<Process> {
+pub(crate) fn servers(mark: &str) -> Vec<Process> {
     let mut found = marked(mark);
     found.retain(|process| {
         let exe = fs::read_link(process.dir.join("exe")).unwrap_or_default();
@@ -48,7 +48,7 @@ pub fn servers(mark: &str) -> Vec<Process> {
 
 /// The peak resident memory of one fastcp process, the largest among `pid` and its descendants
 /// that run now.
-pub fn peak_rss_bytes(pid: Pid) -> u64 {
+pub(crate) fn peak_rss_bytes(pid: Pid) -> u64 {
     let dir = PathBuf::from(format!("/proc/{}", pid.as_raw_pid()));
     let exe = fs::read_link(dir.join("exe")).unwrap_or_default();
     let own = match exe.file_name() {
@@ -64,7 +64,7 @@ pub fn peak_rss_bytes(pid: Pid) -> u64 {
 }
 
 /// Children of `pid` that have ended and were not reaped.
-pub fn zombies(pid: Pid) -> usize {
+pub(crate) fn zombies(pid: Pid) -> usize {
     let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
     let children = threads.into_iter().flatten().flatten().map(|thread| {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
@@ -85,7 +85,7 @@ fn high_water(dir: &Path) -> u64 {
 }
 
 /// Waits at most `limit` for a process to end; false if it is still running then.
-pub fn ended_within(pid: Pid, limit: Duration) -> bool {
+pub(crate) fn ended_within(pid: Pid, limit: Duration) -> bool {
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else {
         return true;
     };
@@ -113,7 +113,7 @@ fn all() -> impl Iterator<Item = Process> {
 
 impl Process {
     /// Waits at most `limit` for it to end; false if it is still running then.
-    pub fn ends_within(&self, limit: Duration) -> bool {
+    pub(crate) fn ends_within(&self, limit: Duration) -> bool {
         let Ok(fd) = pidfd_open(self.pid, PidfdFlags::empty()) else {
             return true;
         };
@@ -124,7 +124,7 @@ impl Process {
 
     /// The descriptors of fastcp that its children would inherit, and all its open files.
     /// Descriptors that this test process itself passes on do not count.
-    pub fn descriptors(&self) -> (Vec<String>, Vec<String>) {
+    pub(crate) fn descriptors(&self) -> (Vec<String>, Vec<String>) {
         let passed_on = inherited(Path::new("/proc/self"));
         let leaks = inherited(&self.dir).into_iter();
         let leaks = leaks.filter(|(fd, _)| *fd > 2 && !passed_on.iter().any(|(own, _)| own == fd));
@@ -140,11 +140,11 @@ impl Process {
     }
 
     /// It has ended, whether or not its parent has reaped it.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
 
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         rustix::process::kill_process(self.pid, Signal::KILL).ok();
     }
 
@@ -156,7 +156,7 @@ impl Process {
     }
 
     /// Its command and what each of its threads is doing.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = format!("{} {}\n", self.pid.as_raw_pid(), self.line);
         let Ok(threads) = fs::read_dir(self.dir.join("task")) else {
             return text;
@@ -200,13 +200,13 @@ fn inherited(process: &Path) -> Vec<(i32, String)> {
         let info = info.unwrap_or_default();
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
         let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
-        flags.is_some_and(|flags| flags & nix::libc::O_CLOEXEC == 0)
+        flags.is_some_and(|flags| flags & libc::O_CLOEXEC == 0)
     });
     files
 }
 
 /// The state of every process of a group, for the message about a hang.
-pub fn describe_group(group: Pid) -> String {
+pub(crate) fn describe_group(group: Pid) -> String {
     all()
         .filter(|process| process.group() == Some(group))
         .map(|process| process.describe())
@@ -214,7 +214,7 @@ pub fn describe_group(group: Pid) -> String {
 }
 
 /// The TCP sockets of a process that are in `state`.
-pub fn tcp_sockets(process: Pid, state: TcpState) -> Vec<Socket> {
+pub(crate) fn tcp_sockets(process: Pid, state: TcpState) -> Vec<Socket> {
     let table: Vec<(String, u16)> = ["tcp", "tcp6"]
         .iter()
         .filter_map(|name| fs::read_to_string(format!("/proc/net/{name}")).ok())
@@ -251,7 +251,7 @@ pub fn tcp_sockets(process: Pid, state: TcpState) -> Vec<Socket> {
 }
 
 /// The local ports of the TCP sockets in `state`.
-pub fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
+pub(crate) fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
     tcp_sockets(process, state)
         .iter()
         .map(|socket| socket.port)
@@ -259,7 +259,7 @@ pub fn tcp_ports(process: Pid, state: TcpState) -> Vec<u16> {
 }
 
 /// False where a sandbox denies access to the sockets of other processes.
-pub fn may_tamper() -> bool {
+pub(crate) fn may_tamper() -> bool {
     pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
         .and_then(|me| pidfd_getfd(&me, 0, PidfdGetfdFlags::empty()))
         .is_ok()
@@ -267,7 +267,7 @@ pub fn may_tamper() -> bool {
 
 /// A socket of another process, for a test to tamper with.
 #[derive(Debug)]
-pub struct Socket {
+pub(crate) struct Socket {
     process: Pid,
     fd: i32,
     port: u16,
@@ -276,13 +276,13 @@ pub struct Socket {
 impl Socket {
     /// Ends the connection as a firewall that lost its state does: both ends get a reset. False
     /// if the connection had ended already.
-    pub fn reset(&self) -> bool {
+    pub(crate) fn reset(&self) -> bool {
         let socket = self.duplicate();
         socket.is_some_and(|socket| rustix::net::connect_unspec(&socket).is_ok())
     }
 
     /// The bytes that have arrived and were not read yet, at most 1 MiB; they stay unread.
-    pub fn peek(&self) -> Vec<u8> {
+    pub(crate) fn peek(&self) -> Vec<u8> {
         let mut bytes = vec![0; 1 << 20];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let len = self.duplicate().map_or(0, |socket| {
@@ -293,7 +293,7 @@ impl Socket {
     }
 
     /// Bytes acknowledged by the other end's kernel; 0 if the process has closed the socket.
-    pub fn acked_bytes(&self) -> u64 {
+    pub(crate) fn acked_bytes(&self) -> u64 {
         let facts = self
             .duplicate()
             .and_then(fastcp::transport::connection::kernel::facts);
@@ -302,7 +302,7 @@ impl Socket {
 
     /// The kernel's pacing limit in bytes a second; None without a limit, or if the process has
     /// closed the socket.
-    pub fn pace(&self) -> Option<u64> {
+    pub(crate) fn pace(&self) -> Option<u64> {
         let socket = self.duplicate()?;
         let mut rate: libc::c_ulong = 0;
         let mut len = size_of_val(&rate) as libc::socklen_t;
@@ -328,7 +328,7 @@ impl Socket {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum TcpState {
+pub(crate) enum TcpState {
     Established,
     Listening,
 }
@@ -347,7 +347,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Asks until there is an answer; panics with `what` when there is none within 30 s.
 #[track_caller]
-pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         if let Some(answer) = ask() {

@@ -23,7 +23,7 @@ use super::run::{Done, fastcp_binary};
 /// The fault of one connection. Positions are bytes in the direction of the data, including the
 /// opening or its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     None,
     /// Both ends get a reset after this many bytes.
     Reset(usize),
@@ -67,7 +67,7 @@ struct Proxy {
 }
 
 /// The result of a copy through a proxy.
-pub struct Proxied {
+pub(crate) struct Proxied {
     pub done: Done,
     /// How many faults took place.
     pub struck: usize,
@@ -75,7 +75,7 @@ pub struct Proxied {
 
 /// Copies with the real server behind a proxy. The nth connection gets the nth fault; connections
 /// after the last fault get none. `words` follow the options that find the server.
-pub fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> Proxied {
+pub(crate) fn copy(case: &Case, words: &[&OsStr], is_push: bool, faults: &[Fault]) -> Proxied {
     let struck = Arc::new(AtomicUsize::new(0));
     let flow = if is_push {
         Flow::ToServer

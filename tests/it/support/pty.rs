@@ -9,13 +9,13 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// The user's side of a terminal.
-pub struct Terminal {
+pub(crate) struct Terminal {
     master: File,
     slave: PathBuf,
 }
 
 impl Terminal {
-    pub fn open(columns: u16, rows: u16) -> Terminal {
+    pub(crate) fn open(columns: u16, rows: u16) -> Terminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
             .expect("open a terminal");
         grantpt(&master).expect("own the terminal");
@@ -29,16 +29,16 @@ impl Terminal {
         terminal
     }
 
-    pub fn slave(&self) -> &Path {
+    pub(crate) fn slave(&self) -> &Path {
         &self.slave
     }
 
     /// A handle for the reader of the output.
-    pub fn output(&self) -> OwnedFd {
+    pub(crate) fn output(&self) -> OwnedFd {
         self.master.try_clone().expect("duplicate a handle").into()
     }
 
-    pub fn resize(&self, columns: u16, rows: u16) {
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
         let size = Winsize {
             ws_row: rows,
             ws_col: columns,
@@ -49,19 +49,19 @@ impl Terminal {
     }
 
     /// True while the terminal echoes input.
-    pub fn echoes(&self) -> bool {
+    pub(crate) fn echoes(&self) -> bool {
         let modes = tcgetattr(&self.master).expect("ask the terminal");
         modes.local_modes.contains(LocalModes::ECHO)
     }
 
-    pub fn type_in(&self, text: &str) {
+    pub(crate) fn type_in(&self, text: &str) {
         (&self.master).write_all(text.as_bytes()).expect("type");
     }
 }
 
 /// A grid of characters that understands the control sequences of a progress bar. Text that
 /// reaches the last column wraps, as on a real terminal; no line is ever discarded.
-pub struct Screen {
+pub(crate) struct Screen {
     columns: usize,
     lines: Vec<Vec<char>>,
     row: usize,
@@ -71,7 +71,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    pub fn new(columns: usize) -> Screen {
+    pub(crate) fn new(columns: usize) -> Screen {
         Screen {
             columns,
             lines: vec![Vec::new()],
@@ -82,7 +82,7 @@ impl Screen {
     }
 
     /// The lines that are not blank.
-    pub fn text(&self) -> Vec<String> {
+    pub(crate) fn text(&self) -> Vec<String> {
         self.lines
             .iter()
             .map(|line| line.iter().collect::<String>().trim_end().to_owned())
@@ -90,7 +90,7 @@ impl Screen {
             .collect()
     }
 
-    pub fn draw(&mut self, bytes: &[u8]) {
+    pub(crate) fn draw(&mut self, bytes: &[u8]) {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let mut chars = text.chars().peekable();
         while let Some(c) = chars.next() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-pub use super::done::Done;
+pub(crate) use super::done::Done;
 use super::inject::{Inject, Keeper};
 use super::offspring::dying_with_this_thread;
 use super::procs;
@@ -27,12 +27,12 @@ const LIMIT: Duration = Duration::from_secs(150);
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The binary under test.
-pub fn fastcp_binary() -> &'static Path {
+pub(crate) fn fastcp_binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_fastcp"))
 }
 
 /// The binary under test without symbols, a tenth of the size: for tests that send it to hosts.
-pub fn stripped_binary() -> &'static Path {
+pub(crate) fn stripped_binary() -> &'static Path {
     static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
     STRIPPED.get_or_init(|| {
         let dir = tempfile::Builder::new()
@@ -55,7 +55,7 @@ pub fn stripped_binary() -> &'static Path {
 
 /// A command line under construction.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub(crate) struct Run {
     words: Vec<OsString>,
     envs: Vec<(OsString, OsString)>,
     cwd: PathBuf,
@@ -66,7 +66,7 @@ pub struct Run {
 
 impl Run {
     /// `program` with only PATH and a UTF-8 locale in its environment.
-    pub fn new(program: impl AsRef<OsStr>, cwd: impl AsRef<Path>) -> Run {
+    pub(crate) fn new(program: impl AsRef<OsStr>, cwd: impl AsRef<Path>) -> Run {
         let path = std::env::var_os("PATH").expect("PATH is set");
         Run {
             words: vec![program.as_ref().to_owned()],
@@ -78,19 +78,19 @@ impl Run {
         }
     }
 
-    pub fn arg(mut self, word: impl AsRef<OsStr>) -> Run {
+    pub(crate) fn arg(mut self, word: impl AsRef<OsStr>) -> Run {
         self.words.push(word.as_ref().to_owned());
         self
     }
 
-    pub fn args<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
+    pub(crate) fn args<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
         self.words
             .extend(words.into_iter().map(|word| word.as_ref().to_owned()));
         self
     }
 
     /// Puts `words` before the program, as in `setpriv --x fastcp …`.
-    pub fn under<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
+    pub(crate) fn under<W: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = W>) -> Run {
         let words: Vec<_> = words
             .into_iter()
             .map(|word| word.as_ref().to_owned())
@@ -99,7 +99,7 @@ impl Run {
         self
     }
 
-    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Run {
+    pub(crate) fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Run {
         self.envs.retain(|(set, _)| set != name.as_ref());
         self.envs
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
@@ -107,52 +107,52 @@ impl Run {
     }
 
     /// Replaces the program under test.
-    pub fn program(mut self, program: impl AsRef<OsStr>) -> Run {
+    pub(crate) fn program(mut self, program: impl AsRef<OsStr>) -> Run {
         self.words[0] = program.as_ref().to_owned();
         self
     }
 
-    pub fn without_env(mut self, name: impl AsRef<OsStr>) -> Run {
+    pub(crate) fn without_env(mut self, name: impl AsRef<OsStr>) -> Run {
         self.envs.retain(|(set, _)| set != name.as_ref());
         self
     }
 
-    pub fn cwd(mut self, dir: impl AsRef<Path>) -> Run {
+    pub(crate) fn cwd(mut self, dir: impl AsRef<Path>) -> Run {
         self.cwd = dir.as_ref().to_owned();
         self
     }
 
-    pub fn limit(mut self, limit: Duration) -> Run {
+    pub(crate) fn limit(mut self, limit: Duration) -> Run {
         self.limit = limit;
         self
     }
 
     /// Measures its peak memory by checking all of its processes every 10 ms.
-    pub fn measured(mut self) -> Run {
+    pub(crate) fn measured(mut self) -> Run {
         self.is_measured = true;
         self
     }
 
     /// Adds these faults to its system calls.
-    pub fn inject(mut self, inject: &Inject) -> Run {
+    pub(crate) fn inject(mut self, inject: &Inject) -> Run {
         self.inject = Some(inject.clone());
         self
     }
 
     /// Runs to the end with an empty stdin.
     #[track_caller]
-    pub fn run(self) -> Done {
+    pub(crate) fn run(self) -> Done {
         self.start().wait()
     }
 
     /// Starts with an empty stdin.
     #[track_caller]
-    pub fn start(self) -> Running {
+    pub(crate) fn start(self) -> Running {
         self.start_with(Stdio::null())
     }
 
     #[track_caller]
-    pub fn start_with(self, stdin: Stdio) -> Running {
+    pub(crate) fn start_with(self, stdin: Stdio) -> Running {
         let mut command = self.command();
         command
             .stdin(stdin)
@@ -167,7 +167,7 @@ impl Run {
 
     /// Starts on a new terminal, of which `master` is the other side.
     #[track_caller]
-    pub fn start_on(self, master: OwnedFd, slave: &Path) -> Running {
+    pub(crate) fn start_on(self, master: OwnedFd, slave: &Path) -> Running {
         let open = || {
             std::fs::File::options()
                 .read(true)
@@ -218,7 +218,7 @@ impl Run {
 
 /// The output of a process so far.
 #[derive(Clone)]
-pub struct Output {
+pub(crate) struct Output {
     bytes: Arc<Mutex<Vec<u8>>>,
     ended: Arc<Mutex<Option<Receiver<()>>>>,
 }
@@ -251,11 +251,11 @@ impl Output {
         }
     }
 
-    pub fn so_far(&self) -> Vec<u8> {
+    pub(crate) fn so_far(&self) -> Vec<u8> {
         self.bytes.lock().expect("no panic while held").clone()
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.so_far()).into_owned()
     }
 
@@ -270,7 +270,7 @@ impl Output {
 }
 
 /// A process that was started; dropping it before its end kills the process.
-pub struct Running {
+pub(crate) struct Running {
     pub stdout: Output,
     pub stderr: Output,
     pub stdin: Option<ChildStdin>,
@@ -328,26 +328,26 @@ impl Running {
         }
     }
 
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(self.pid, signal).expect("signal the process");
     }
 
     /// Signals every process of the group, as a terminal does on Ctrl-C.
-    pub fn signal_group(&self, signal: Signal) {
+    pub(crate) fn signal_group(&self, signal: Signal) {
         rustix::process::kill_process_group(self.pid, signal).expect("signal the group");
     }
 
-    pub fn write_stdin(&mut self, bytes: &[u8]) {
+    pub(crate) fn write_stdin(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("started with a pipe");
         stdin.write_all(bytes).expect("write to its stdin");
     }
 
     #[track_caller]
-    pub fn wait(mut self) -> Done {
+    pub(crate) fn wait(mut self) -> Done {
         let limit = self.run.limit;
         let Ok(end) = self.end.recv_timeout(limit) else {
             let state = procs::describe_group(self.pid);
@@ -428,12 +428,12 @@ fn wait_and_watch(pid: Pid) -> (WaitStatus, Option<u64>) {
 }
 
 /// Reaps a child that is not a [`Running`].
-pub fn reap(child: Child) {
+pub(crate) fn reap(child: Child) {
     wait_for(Pid::from_child(&child));
 }
 
 /// The same; returns the peak resident memory of the fastcp processes under it.
-pub fn reap_and_measure(child: Child) -> u64 {
+pub(crate) fn reap_and_measure(child: Child) -> u64 {
     let (_, peak_rss_bytes) = wait_and_watch(Pid::from_child(&child));
     peak_rss_bytes.unwrap_or(0)
 }

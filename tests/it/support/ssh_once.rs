@@ -5,19 +5,19 @@ use std::path::PathBuf;
 use super::case::Case;
 use super::host::find_program;
 
-pub struct SshOnce {
+pub(crate) struct SshOnce {
     program: PathBuf,
     log: PathBuf,
 }
 
 impl SshOnce {
     /// Later logins fail with this message of ssh's.
-    pub fn new(case: &Case, words: &str) -> SshOnce {
+    pub(crate) fn new(case: &Case, words: &str) -> SshOnce {
         SshOnce::ending(case, words, 255)
     }
 
     /// Later logins fail with this message and end with `code`.
-    pub fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
+    pub(crate) fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
         let ssh = find_program("ssh").expect("ssh is there: the case has a host");
         let log = case.scratch.path("logins");
         let script = format!(
@@ -32,12 +32,12 @@ impl SshOnce {
         SshOnce { program, log }
     }
 
-    pub fn program(&self) -> String {
+    pub(crate) fn program(&self) -> String {
         self.program.display().to_string()
     }
 
     /// The arguments of each login so far, in order.
-    pub fn logins(&self) -> Vec<String> {
+    pub(crate) fn logins(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let logins = text.lines().filter(|line| !line.starts_with("-G"));
         logins.map(str::to_owned).collect()

@@ -33,7 +33,7 @@ use super::tree::Dir;
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A proxy in front of servers, one for each session that the client starts.
-pub struct Storm {
+pub(crate) struct Storm {
     shared: Arc<Shared>,
     taking: Option<std::thread::JoinHandle<()>>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Shared {
 }
 
 impl Storm {
-    pub fn new(case: &Case, script: &Script) -> Storm {
+    pub(crate) fn new(case: &Case, script: &Script) -> Storm {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("storm-{}", NEXT.fetch_add(1, SeqCst));
         let dir = case.scratch.dir(name);
@@ -94,7 +94,7 @@ impl Storm {
     }
 
     /// fastcp with this server.
-    pub fn fastcp(&self, case: &Case) -> Run {
+    pub(crate) fn fastcp(&self, case: &Case) -> Run {
         let script = format!("'{}'", self.shared.dir.path("far end").display());
         case.bare()
             .args(["--rsh", "local", "--remote-path", &script])
@@ -103,26 +103,26 @@ impl Storm {
     }
 
     /// Faults that have occurred so far.
-    pub fn struck(&self) -> usize {
+    pub(crate) fn struck(&self) -> usize {
         self.shared.struck.load(SeqCst)
     }
 
-    pub fn sessions(&self) -> usize {
+    pub(crate) fn sessions(&self) -> usize {
         self.shared.sessions.load(SeqCst)
     }
 
     /// Data connections made so far.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
     /// Bytes that data connections have carried so far.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.shared.bytes.load(SeqCst)
     }
 
     /// Ends the storm after the client's exit, and waits for every server.
-    pub fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.stop();
     }
 

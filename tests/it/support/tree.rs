@@ -18,7 +18,7 @@ use rustix::fs::SeekFrom;
 const BLOCK: usize = 64 * 1024;
 
 /// Bytes that no codec can shrink; the same seed gives the same bytes.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     blake3::Hasher::new()
         .update(&seed.to_le_bytes())
@@ -28,7 +28,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Bytes that every codec shrinks to a small part.
-pub fn prose(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn prose(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 80);
     let mut line = seed;
     while bytes.len() < len {
@@ -42,7 +42,7 @@ pub fn prose(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Random zeros and ones as text, which codecs shrink to slightly more than an eighth.
-pub fn digits(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn digits(seed: u64, len: usize) -> Vec<u8> {
     let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
     let random = noise(seed, len.div_ceil(8)).into_iter();
     random.flat_map(bits).take(len).collect()
@@ -50,39 +50,44 @@ pub fn digits(seed: u64, len: usize) -> Vec<u8> {
 
 /// A directory that a test fills. Every method makes missing parents.
 #[derive(Clone, Debug)]
-pub struct Dir(pub PathBuf);
+pub(crate) struct Dir(pub PathBuf);
 
 impl Dir {
-    pub fn path(&self, rel: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, rel: impl AsRef<Path>) -> PathBuf {
         self.0.join(rel)
     }
 
-    pub fn dir(&self, rel: impl AsRef<Path>) -> Dir {
+    pub(crate) fn dir(&self, rel: impl AsRef<Path>) -> Dir {
         let path = self.path(rel);
         fs::create_dir_all(&path).expect("make a directory");
         Dir(path)
     }
 
-    pub fn file(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+    pub(crate) fn file(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.parented(rel);
         fs::write(&path, content).expect("write a file");
         path
     }
 
-    pub fn link(&self, rel: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn link(&self, rel: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
         let path = self.parented(rel);
         symlink(target, &path).expect("make a symlink");
         path
     }
 
-    pub fn hard_link(&self, rel: impl AsRef<Path>, existing: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn hard_link(&self, rel: impl AsRef<Path>, existing: impl AsRef<Path>) -> PathBuf {
         let path = self.parented(rel);
         fs::hard_link(self.path(existing), &path).expect("make a hard link");
         path
     }
 
     /// A file of `len` bytes that is a hole except for `pieces` of (offset, content).
-    pub fn sparse(&self, rel: impl AsRef<Path>, len: u64, pieces: &[(u64, &[u8])]) -> PathBuf {
+    pub(crate) fn sparse(
+        &self,
+        rel: impl AsRef<Path>,
+        len: u64,
+        pieces: &[(u64, &[u8])],
+    ) -> PathBuf {
         let path = self.parented(rel);
         let file = File::create(&path).expect("make a file");
         file.set_len(len).expect("set its length");
@@ -92,12 +97,12 @@ impl Dir {
         path
     }
 
-    pub fn mode(&self, rel: impl AsRef<Path>, mode: u32) {
+    pub(crate) fn mode(&self, rel: impl AsRef<Path>, mode: u32) {
         fs::set_permissions(self.path(rel), Permissions::from_mode(mode)).expect("set a mode");
     }
 
     /// Sets atime and mtime, in seconds and nanoseconds after 1970.
-    pub fn time(&self, rel: impl AsRef<Path>, seconds: u64, nanos: u32) {
+    pub(crate) fn time(&self, rel: impl AsRef<Path>, seconds: u64, nanos: u32) {
         let when = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
         File::open(self.path(rel))
             .and_then(|file| {
@@ -106,7 +111,7 @@ impl Dir {
             .expect("set times");
     }
 
-    pub fn append(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+    pub(crate) fn append(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) {
         File::options()
             .append(true)
             .open(self.path(rel))
@@ -114,35 +119,35 @@ impl Dir {
             .expect("append to a file");
     }
 
-    pub fn read(&self, rel: impl AsRef<Path>) -> Vec<u8> {
+    pub(crate) fn read(&self, rel: impl AsRef<Path>) -> Vec<u8> {
         let path = self.path(rel);
         fs::read(&path).unwrap_or_else(|cause| panic!("read {}: {cause}", path.display()))
     }
 
     /// True also for a dangling symlink.
-    pub fn has(&self, rel: impl AsRef<Path>) -> bool {
+    pub(crate) fn has(&self, rel: impl AsRef<Path>) -> bool {
         self.path(rel).symlink_metadata().is_ok()
     }
 
-    pub fn meta(&self, rel: impl AsRef<Path>) -> Metadata {
+    pub(crate) fn meta(&self, rel: impl AsRef<Path>) -> Metadata {
         let path = self.path(rel);
         path.symlink_metadata()
             .unwrap_or_else(|cause| panic!("stat {}: {cause}", path.display()))
     }
 
-    pub fn mode_of(&self, rel: impl AsRef<Path>) -> u32 {
+    pub(crate) fn mode_of(&self, rel: impl AsRef<Path>) -> u32 {
         self.meta(rel).mode() & 0o7777
     }
 
     /// True if a partial file directly below has content already.
-    pub fn has_partial(&self) -> bool {
+    pub(crate) fn has_partial(&self) -> bool {
         self.partials()
             .iter()
             .any(|path| path.symlink_metadata().is_ok_and(|meta| meta.blocks() > 0))
     }
 
     /// Bytes on disk of the partial files.
-    pub fn partial_bytes(&self) -> u64 {
+    pub(crate) fn partial_bytes(&self) -> u64 {
         self.partials()
             .iter()
             .filter_map(|path| path.symlink_metadata().ok())
@@ -151,12 +156,12 @@ impl Dir {
     }
 
     /// fastcp's partial files directly below.
-    pub fn partials(&self) -> Vec<PathBuf> {
+    pub(crate) fn partials(&self) -> Vec<PathBuf> {
         self.own(".part")
     }
 
     /// fastcp's name for the partial file of `name` in this directory.
-    pub fn partial_of(&self, name: &str) -> String {
+    pub(crate) fn partial_of(&self, name: &str) -> String {
         let number = fs::metadata(&self.0).expect("look at it").ino();
         let mut hasher = blake3::Hasher::new();
         hasher.update(&number.to_le_bytes()).update(name.as_bytes());
@@ -164,12 +169,12 @@ impl Dir {
     }
 
     /// fastcp's name for the journal of a copy of a directory's content into this directory.
-    pub fn journal_of_content(&self) -> String {
+    pub(crate) fn journal_of_content(&self) -> String {
         self.journal_of("")
     }
 
     /// The name of the journal of a copy that lands as `name` in this directory.
-    pub fn journal_of(&self, name: &str) -> String {
+    pub(crate) fn journal_of(&self, name: &str) -> String {
         let number = fs::metadata(&self.0).expect("look at it").ino();
         let mut hasher = blake3::Hasher::new();
         for part in [&number.to_le_bytes()[..], name.as_bytes()] {
@@ -180,7 +185,7 @@ impl Dir {
         format!(".fastcp-{}.journal", &hasher.finalize().to_hex()[..16])
     }
 
-    pub fn journals(&self) -> Vec<PathBuf> {
+    pub(crate) fn journals(&self) -> Vec<PathBuf> {
         self.own(".journal")
     }
 
@@ -193,14 +198,14 @@ impl Dir {
     }
 
     /// Removes the files that an interrupted copy left here for a resume.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         for left in self.own("") {
             fs::remove_file(left).expect("remove what was left");
         }
     }
 
     /// Names directly below, sorted.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         let mut names: Vec<_> = fs::read_dir(&self.0)
             .expect("read a directory")
             .map(|entry| {
@@ -224,7 +229,7 @@ impl Dir {
 }
 
 /// A small tree with one entry of each kind that every copy keeps, and names of every kind.
-pub fn one_of_everything(dir: &Dir) {
+pub(crate) fn one_of_everything(dir: &Dir) {
     dir.file("empty", "");
     dir.file("small", "a few bytes\n");
     dir.file("one chunk and a bit", noise(1, 1_100_000));
@@ -249,7 +254,7 @@ pub fn one_of_everything(dir: &Dir) {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     File {
         size: u64,
         content: blake3::Hash,
@@ -262,7 +267,7 @@ pub enum What {
 }
 
 #[derive(Clone, Debug)]
-pub struct Node {
+pub(crate) struct Node {
     pub what: What,
     pub mode: u32,
     pub mtime: (i64, i64),
@@ -271,11 +276,11 @@ pub struct Node {
 
 /// The tree below a directory, by relative path; the directory itself is "".
 #[derive(Clone, Debug)]
-pub struct Tree(pub BTreeMap<PathBuf, Node>);
+pub(crate) struct Tree(pub BTreeMap<PathBuf, Node>);
 
 /// Properties that must be equal in addition to names, types, contents and link targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Also {
+pub(crate) enum Also {
     Nothing,
     /// Hard links join the same names.
     HardLinks,
@@ -284,7 +289,7 @@ pub enum Also {
 }
 
 impl Tree {
-    pub fn read(root: impl AsRef<Path>) -> Tree {
+    pub(crate) fn read(root: impl AsRef<Path>) -> Tree {
         let mut nodes = BTreeMap::new();
         let mut stack = vec![PathBuf::new()];
         let root = root.as_ref();
@@ -313,7 +318,7 @@ impl Tree {
     }
 
     /// One line for each difference.
-    pub fn differences(&self, other: &Tree, also: Also) -> Vec<String> {
+    pub(crate) fn differences(&self, other: &Tree, also: Also) -> Vec<String> {
         let mut faults = Vec::new();
         for (path, node) in &self.0 {
             match other.0.get(path) {
@@ -398,7 +403,7 @@ impl Node {
 
 /// Panics with every difference between the trees below two directories (or two files).
 #[track_caller]
-pub fn assert_same(want: impl AsRef<Path>, got: impl AsRef<Path>, also: Also) {
+pub(crate) fn assert_same(want: impl AsRef<Path>, got: impl AsRef<Path>, also: Also) {
     let (want, got) = (want.as_ref(), got.as_ref());
     assert!(
         got.symlink_metadata().is_ok(),

@@ -28,14 +28,14 @@ const PATIENCE: Timespec = Timespec {
 };
 
 /// Carries packets until dropped.
-pub struct Wire {
+pub(crate) struct Wire {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Wire {
     /// Joins these devices.
-    pub fn new(near: File, far: File) -> Wire {
+    pub(crate) fn new(near: File, far: File) -> Wire {
         let stop = Arc::<AtomicBool>::default();
         let there = (near.try_clone(), far.try_clone());
         let (near_in, far_in) = (there.0.expect("a handle"), there.1.expect("a handle"));
@@ -60,7 +60,7 @@ impl Drop for Wire {
 }
 
 /// A new TUN device in this thread's network namespace. None where this machine provides none.
-pub fn device(name: &str) -> Option<File> {
+pub(crate) fn device(name: &str) -> Option<File> {
     let mut options = File::options();
     let file = options.read(true).write(true).open("/dev/net/tun").ok()?;
     // struct ifreq: the name, then the flags IFF_TUN and IFF_NO_PI.

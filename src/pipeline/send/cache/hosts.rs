@@ -8,27 +8,27 @@ pub const HOSTS_MAX: usize = 64;
 pub(super) struct Hosts(u64);
 
 impl Hosts {
-    pub fn one(host: usize) -> Hosts {
+    pub(super) fn one(host: usize) -> Hosts {
         Hosts(1 << host)
     }
 
-    pub fn has(self, host: usize) -> bool {
+    pub(super) fn has(self, host: usize) -> bool {
         self.0 & Hosts::one(host).0 != 0
     }
 
-    pub fn is_empty(self) -> bool {
+    pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    pub fn add(&mut self, host: usize) {
+    pub(super) fn add(&mut self, host: usize) {
         self.0 |= Hosts::one(host).0;
     }
 
-    pub fn remove(&mut self, host: usize) {
+    pub(super) fn remove(&mut self, host: usize) {
         self.0 &= !Hosts::one(host).0;
     }
 
-    pub fn iter(self) -> impl Iterator<Item = usize> {
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         (0..HOSTS_MAX).filter(move |host| self.has(*host))
     }
 }

@@ -90,7 +90,7 @@ pub(super) enum CacheLookup {
 const FILE_GUESS: u64 = 1 << 20;
 
 impl CacheState {
-    pub fn new(hosts: usize, room: usize) -> CacheState {
+    pub(super) fn new(hosts: usize, room: usize) -> CacheState {
         let now = Instant::now();
         let host = CacheHost {
             is_active: false,
@@ -113,7 +113,7 @@ impl CacheState {
         }
     }
 
-    pub fn join(&mut self, host: usize, now: Instant) {
+    pub(super) fn join(&mut self, host: usize, now: Instant) {
         self.leave(host);
         for file in self.files.values_mut() {
             file.done.remove(host);
@@ -132,7 +132,7 @@ impl CacheState {
         };
     }
 
-    pub fn leave(&mut self, host: usize) {
+    pub(super) fn leave(&mut self, host: usize) {
         self.hosts[host].is_active = false;
         let keys: Vec<CacheKey> = self.files.keys().copied().collect();
         for key in keys {
@@ -140,7 +140,7 @@ impl CacheState {
         }
     }
 
-    pub fn packs_differ(&mut self, host: usize) {
+    pub(super) fn packs_differ(&mut self, host: usize) {
         self.hosts[host].packs = false;
         let packs: Vec<CacheKey> = self
             .files
@@ -154,7 +154,7 @@ impl CacheState {
     }
 
     /// Records that a host sends a file, except the ranges in `had`.
-    pub fn begin(&mut self, host: usize, key: CacheKey, had: &RangeSet) {
+    pub(super) fn begin(&mut self, host: usize, key: CacheKey, had: &RangeSet) {
         let file = self.file(key);
         file.done.remove(host);
         file.asked[host] = had.clone();
@@ -162,7 +162,7 @@ impl CacheState {
 
     /// Records that a host wants no more of a file. This is kept, since another host may come to
     /// the file much later.
-    pub fn end(&mut self, host: usize, key: CacheKey) {
+    pub(super) fn end(&mut self, host: usize, key: CacheKey) {
         let file = self.file(key);
         file.done.add(host);
         file.asked[host] = RangeSet::new();
@@ -221,7 +221,7 @@ impl CacheState {
     }
 
     /// Records that a host has come to a chunk.
-    pub fn ask(&mut self, host: usize, key: CacheKey, offset: u64, len: u32) {
+    pub(super) fn ask(&mut self, host: usize, key: CacheKey, offset: u64, len: u32) {
         let file = self.file(key);
         file.asked[host].insert(offset..offset.saturating_add(len.into()));
         let at = (file.number, offset);
@@ -230,7 +230,7 @@ impl CacheState {
     }
 
     /// How a host gets this chunk now.
-    pub fn look(
+    pub(super) fn look(
         &mut self,
         host: usize,
         key: CacheKey,
@@ -361,7 +361,7 @@ impl CacheState {
         host.held + going_on < bound
     }
 
-    pub fn wait_begins(&mut self, host: usize, now: Instant) {
+    pub(super) fn wait_begins(&mut self, host: usize, now: Instant) {
         let host = &mut self.hosts[host];
         if host.waiting == 0 {
             host.since = now;
@@ -369,7 +369,7 @@ impl CacheState {
         host.waiting += 1;
     }
 
-    pub fn wait_ends(&mut self, host: usize, now: Instant) {
+    pub(super) fn wait_ends(&mut self, host: usize, now: Instant) {
         let host = &mut self.hosts[host];
         host.waiting -= 1;
         if host.waiting == 0 {
@@ -378,7 +378,7 @@ impl CacheState {
     }
 
     /// Stores a finished chunk.
-    pub fn put(&mut self, key: CacheKey, offset: u64, made: CachedChunk) {
+    pub(super) fn put(&mut self, key: CacheKey, offset: u64, made: CachedChunk) {
         let Some(file) = self.files.get_mut(&key) else {
             return;
         };
@@ -396,7 +396,7 @@ impl CacheState {
     }
 
     /// Records that a chunk will not be made after all.
-    pub fn cancel(&mut self, key: CacheKey, offset: u64) {
+    pub(super) fn cancel(&mut self, key: CacheKey, offset: u64) {
         let slot = self
             .files
             .get(&key)
@@ -428,7 +428,7 @@ impl CacheSlot {
 
 #[cfg(test)]
 impl CacheState {
-    pub fn filled(&self) -> usize {
+    pub(super) fn filled(&self) -> usize {
         self.filled
     }
 }

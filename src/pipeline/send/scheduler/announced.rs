@@ -44,22 +44,22 @@ pub(super) struct AnnouncedEntries {
 
 impl AnnouncedEntries {
     /// Begins the walk. Numbers below `first` belong to operands.
-    pub fn begin_walk(&mut self, first: EntryId) {
+    pub(super) fn begin_walk(&mut self, first: EntryId) {
         self.floor = first;
     }
 
     /// The walk has come to this entry.
-    pub fn meet(&mut self, entry: EntryId) {
+    pub(super) fn meet(&mut self, entry: EntryId) {
         self.highest = self.highest.max(entry);
     }
 
     /// True if the walk has reached this number. The receiver cannot know of later entries.
-    pub fn is_met(&self, entry: EntryId) -> bool {
+    pub(super) fn is_met(&self, entry: EntryId) -> bool {
         entry <= self.highest
     }
 
     /// Counts entries that are about to be announced.
-    pub fn announce(&mut self, entries: &[Entry]) {
+    pub(super) fn announce(&mut self, entries: &[Entry]) {
         for entry in entries {
             if !self.settled.contains(entry.id) {
                 self.add(entry);
@@ -78,7 +78,7 @@ impl AnnouncedEntries {
     }
 
     /// These entries are in place or failed.
-    pub fn settle(&mut self, range: Range<EntryId>) {
+    pub(super) fn settle(&mut self, range: Range<EntryId>) {
         self.settled.insert(range.clone());
         while let Some((&id, _)) = self.weights.range(range.clone()).next() {
             self.lighten(id);
@@ -90,23 +90,23 @@ impl AnnouncedEntries {
     }
 
     /// No entry has a number in this range.
-    pub fn skip(&mut self, range: Range<EntryId>) {
+    pub(super) fn skip(&mut self, range: Range<EntryId>) {
         self.settled.insert(range);
     }
 
     /// True if every entry of the walk is in place or failed.
-    pub fn are_all_settled(&self) -> bool {
+    pub(super) fn are_all_settled(&self) -> bool {
         self.settled.contains_all(1..self.highest + 1)
     }
 
     /// Stops counting the bytes of an entry that the receiver keeps almost nothing of.
-    pub fn lighten(&mut self, entry: EntryId) {
+    pub(super) fn lighten(&mut self, entry: EntryId) {
         let weight = self.weights.remove(&entry).unwrap_or(0);
         self.bytes -= weight as usize;
     }
 
     /// True if `entry` may be announced. `kept` entries count by their bytes only.
-    pub fn has_room(&self, entry: EntryId, kept: u64) -> bool {
+    pub(super) fn has_room(&self, entry: EntryId, kept: u64) -> bool {
         // A hard link to an operand comes last, with a low number.
         let unsettled = entry.saturating_sub(self.settled.count() + kept);
         unsettled <= UNSETTLED_ENTRIES_MAX
@@ -117,24 +117,24 @@ impl AnnouncedEntries {
     }
 
     /// Records failed entries, for their packs and for their hard links.
-    pub fn fail(&mut self, entries: Range<EntryId>) {
+    pub(super) fn fail(&mut self, entries: Range<EntryId>) {
         self.failed.insert(entries);
     }
 
-    pub fn has_failed(&self, entry: EntryId) -> bool {
+    pub(super) fn has_failed(&self, entry: EntryId) -> bool {
         self.failed.contains(entry)
     }
 
     /// Adds a file of unknown size that had no room in its pack.
-    pub fn outgrow(&mut self, found: FoundFile, listed: Option<ListedPath>) {
+    pub(super) fn outgrow(&mut self, found: FoundFile, listed: Option<ListedPath>) {
         self.outgrown.push((found, listed));
     }
 
-    pub fn has_outgrown(&self) -> bool {
+    pub(super) fn has_outgrown(&self) -> bool {
         !self.outgrown.is_empty()
     }
 
-    pub fn take_outgrown(&mut self) -> Vec<(FoundFile, Option<ListedPath>)> {
+    pub(super) fn take_outgrown(&mut self) -> Vec<(FoundFile, Option<ListedPath>)> {
         std::mem::take(&mut self.outgrown)
     }
 }

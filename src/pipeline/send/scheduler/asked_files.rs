@@ -22,29 +22,29 @@ pub(super) struct AskedFiles {
 
 impl AskedFiles {
     /// Adds files that the receiver is about to be asked about.
-    pub fn ask(&mut self, members: Vec<PackMember>) {
+    pub(super) fn ask(&mut self, members: Vec<PackMember>) {
         let members = members.into_iter();
         self.asked
             .extend(members.map(|member| (member.found.entry.id, member)));
     }
 
-    pub fn has_asked(&self) -> bool {
+    pub(super) fn has_asked(&self) -> bool {
         !self.asked.is_empty()
     }
 
     /// Those in `entries` that were asked about.
-    pub fn asked_within(&self, entries: Range<EntryId>) -> impl Iterator<Item = EntryId> {
+    pub(super) fn asked_within(&self, entries: Range<EntryId>) -> impl Iterator<Item = EntryId> {
         self.asked.range(entries).map(|(id, _)| *id)
     }
 
     /// Removes a file that was asked about.
-    pub fn take_asked(&mut self, entry: EntryId) -> Option<PackMember> {
+    pub(super) fn take_asked(&mut self, entry: EntryId) -> Option<PackMember> {
         self.asked.remove(&entry)
     }
 
     /// The receiver has all `size` bytes of a file that it was asked about. Returns what it is; None
     /// if it was not asked about a file of this size.
-    pub fn take_had(
+    pub(super) fn take_had(
         &mut self,
         entry: EntryId,
         size: u64,
@@ -55,17 +55,17 @@ impl AskedFiles {
     }
 
     /// Keeps a file that the receiver has. False if more must be known about it than is kept here.
-    pub fn keep(&mut self, found: &FoundFile) -> bool {
+    pub(super) fn keep(&mut self, found: &FoundFile) -> bool {
         self.kept.add(found)
     }
 
     /// The size in bytes of a kept file.
-    pub fn kept_size(&self, entry: EntryId) -> Option<u64> {
+    pub(super) fn kept_size(&self, entry: EntryId) -> Option<u64> {
         self.kept.size(entry)
     }
 
     /// The receiver asks for a kept file. Returns false if it has done so before.
-    pub fn request(&mut self, entry: EntryId) -> bool {
+    pub(super) fn request(&mut self, entry: EntryId) -> bool {
         let is_new = self.kept.set_damaged(entry);
         if is_new {
             self.damaged.push_back(entry);
@@ -74,36 +74,36 @@ impl AskedFiles {
     }
 
     /// The receiver asks for a small file that is described elsewhere.
-    pub fn add_damaged(&mut self, entry: EntryId) {
+    pub(super) fn add_damaged(&mut self, entry: EntryId) {
         self.damaged.push_back(entry);
     }
 
-    pub fn has_damaged(&self) -> bool {
+    pub(super) fn has_damaged(&self) -> bool {
         !self.damaged.is_empty()
     }
 
     /// The next damaged file, and its description if it is kept here.
-    pub fn next_damaged(&mut self) -> Option<(EntryId, Option<FoundFile>)> {
+    pub(super) fn next_damaged(&mut self) -> Option<(EntryId, Option<FoundFile>)> {
         let entry = self.damaged.pop_front()?;
         Some((entry, self.kept.take(entry)))
     }
 
     /// Removes kept files that are in place or failed.
-    pub fn settle(&mut self, entries: Range<EntryId>) -> Sum {
+    pub(super) fn settle(&mut self, entries: Range<EntryId>) -> Sum {
         self.kept.settle(entries)
     }
 
     /// The number of kept files.
-    pub fn kept_count(&self) -> u64 {
+    pub(super) fn kept_count(&self) -> u64 {
         self.kept.count()
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.kept.has_room()
     }
 
     #[cfg(test)]
-    pub fn kept_bytes(&self) -> usize {
+    pub(super) fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
 }

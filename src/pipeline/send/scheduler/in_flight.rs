@@ -60,38 +60,38 @@ pub(super) struct ChunksInFlight {
 
 impl ChunksInFlight {
     /// How many chunks may be unacknowledged, up to [`UNACKED_MAX`].
-    pub fn set_max(&mut self, chunks: usize) {
+    pub(super) fn set_max(&mut self, chunks: usize) {
         self.max = Some(chunks.clamp(1, UNACKED_MAX));
     }
 
     /// True if another chunk may begin.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.chunks.len() < self.max.unwrap_or(UNACKED_AT_FIRST)
             && self.members < UNACKED_MEMBERS_MAX
     }
 
     /// True if a part of a pipe may be read, whatever the tuner has decided.
-    pub fn has_room_for_part(&self) -> bool {
+    pub(super) fn has_room_for_part(&self) -> bool {
         self.chunks.len() < UNACKED_MAX
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
     /// The number that the next chunk gets.
-    pub fn next_number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.next_number
     }
 
     /// True if the next chunk is not more than `window` ahead of the first unacknowledged one.
-    pub fn is_in_window(&self, window: u64) -> bool {
+    pub(super) fn is_in_window(&self, window: u64) -> bool {
         let first = self.chunks.keys().next().unwrap_or(&self.next_number);
         self.next_number < first + window
     }
 
     /// Numbers a chunk, which is in flight from now on.
-    pub fn number(&mut self, what: PlannedContent) -> Arc<Plan> {
+    pub(super) fn number(&mut self, what: PlannedContent) -> Arc<Plan> {
         let chunk = self.next_number;
         self.next_number += 1;
         self.members += what.members().count();
@@ -115,7 +115,7 @@ impl ChunksInFlight {
 
     /// Settles the first of these chunks that is in flight, and moves the start of the range past
     /// it.
-    pub fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
+    pub(super) fn settle_first(&mut self, chunks: &mut Range<u64>) -> Option<Arc<Plan>> {
         let (&chunk, _) = self.chunks.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
@@ -125,19 +125,19 @@ impl ChunksInFlight {
     }
 
     /// Settles one chunk. Returns false if it is not in flight.
-    pub fn settle(&mut self, chunk: u64) -> bool {
+    pub(super) fn settle(&mut self, chunk: u64) -> bool {
         self.settle_first(&mut (chunk..chunk + 1)).is_some()
     }
 
     /// Keeps the memory of a settled plan that nobody uses.
-    pub fn reuse(&mut self, plan: Option<Arc<Plan>>) {
+    pub(super) fn reuse(&mut self, plan: Option<Arc<Plan>>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.extend(plan);
         }
     }
 
     /// Records that a connection took the chunk's frame.
-    pub fn taken(&mut self, chunk: u64, connection: u16) -> Taken {
+    pub(super) fn taken(&mut self, chunk: u64, connection: u16) -> Taken {
         let Some(in_flight) = self.chunks.get_mut(&chunk) else {
             return Taken::Settled;
         };
@@ -149,17 +149,17 @@ impl ChunksInFlight {
     }
 
     /// The first chunk that is to be sent again.
-    pub fn pop_again(&mut self) -> Option<Arc<Plan>> {
+    pub(super) fn pop_again(&mut self) -> Option<Arc<Plan>> {
         self.again.pop_first().map(|(_, plan)| plan)
     }
 
     /// True if a chunk is to be sent again.
-    pub fn has_again(&self) -> bool {
+    pub(super) fn has_again(&self) -> bool {
         !self.again.is_empty()
     }
 
     /// Sends the chunks of a dead connection again. Returns how many.
-    pub fn connection_lost(&mut self, connection: u16) -> usize {
+    pub(super) fn connection_lost(&mut self, connection: u16) -> usize {
         let mut count = 0;
         for (&chunk, in_flight) in &mut self.chunks {
             if in_flight.connection == Some(connection) {
@@ -173,7 +173,7 @@ impl ChunksInFlight {
 
     /// Sends chunks of these slow connections again, oldest first, at most `most`, and each at most
     /// [`REPEATS_MAX`] times. Returns how many.
-    pub fn repeat(&mut self, slow: &[u16], most: usize) -> usize {
+    pub(super) fn repeat(&mut self, slow: &[u16], most: usize) -> usize {
         let is_slow = |it: &InFlight| {
             it.connection
                 .is_some_and(|connection| slow.contains(&connection))
@@ -189,14 +189,14 @@ impl ChunksInFlight {
     }
 
     /// Sends a chunk again that no connection took.
-    pub fn put_back(&mut self, chunk: u64) {
+    pub(super) fn put_back(&mut self, chunk: u64) {
         if let Some(in_flight) = self.chunks.get(&chunk) {
             self.again.insert(chunk, in_flight.plan.clone());
         }
     }
 
     /// Sends a chunk again that arrived damaged, or whose digest the receiver refused.
-    pub fn refused(&mut self, chunk: u64) {
+    pub(super) fn refused(&mut self, chunk: u64) {
         let Some(in_flight) = self.chunks.get_mut(&chunk) else {
             return;
         };
@@ -206,14 +206,14 @@ impl ChunksInFlight {
     }
 
     /// Drops all chunks of a big file or pipe.
-    pub fn forget(&mut self, entry: EntryId) {
+    pub(super) fn forget(&mut self, entry: EntryId) {
         self.again.retain(|_, plan| !plan.is_of(entry));
         self.chunks
             .retain(|_, in_flight| !in_flight.plan.is_of(entry));
     }
 
     /// Removes and returns all plans, which may hold files open.
-    pub fn take_all(&mut self) -> Vec<Arc<Plan>> {
+    pub(super) fn take_all(&mut self) -> Vec<Arc<Plan>> {
         let again = std::mem::take(&mut self.again).into_values();
         let chunks = std::mem::take(&mut self.chunks).into_values();
         again.chain(chunks.map(|it| it.plan)).collect()

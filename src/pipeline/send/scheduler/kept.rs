@@ -72,7 +72,7 @@ pub struct Sum {
 
 impl KeptFiles {
     /// Adds a file. False if more must be known about it than is kept here.
-    pub fn add(&mut self, found: &FoundFile) -> bool {
+    pub(super) fn add(&mut self, found: &FoundFile) -> bool {
         let FoundFile {
             entry,
             dir,
@@ -145,7 +145,7 @@ impl KeptFiles {
     }
 
     /// Removes the files in `range`, which are in place or failed.
-    pub fn settle(&mut self, range: Range<EntryId>) -> Sum {
+    pub(super) fn settle(&mut self, range: Range<EntryId>) -> Sum {
         let mut sum = Sum::default();
         if range.is_empty() || self.count == 0 {
             return sum;
@@ -177,7 +177,7 @@ impl KeptFiles {
 
     /// Records that a file is damaged at the receiver. False if it is not kept or was already
     /// recorded.
-    pub fn set_damaged(&mut self, id: EntryId) -> bool {
+    pub(super) fn set_damaged(&mut self, id: EntryId) -> bool {
         let place = self.place(id);
         let block = place.and_then(|(first, place)| Some((self.blocks.get_mut(&first)?, place)));
         let Some((block, place)) = block else {
@@ -189,7 +189,7 @@ impl KeptFiles {
     }
 
     /// The size of a file in bytes; None if it is not kept.
-    pub fn size(&self, id: EntryId) -> Option<u64> {
+    pub(super) fn size(&self, id: EntryId) -> Option<u64> {
         let (first, place) = self.place(id)?;
         Some(self.blocks.get(&first)?.files[place].size.into())
     }
@@ -203,24 +203,24 @@ impl KeptFiles {
     }
 
     /// Removes a file that will be read. The reading looks up everything that is not kept here.
-    pub fn take(&mut self, id: EntryId) -> Option<FoundFile> {
+    pub(super) fn take(&mut self, id: EntryId) -> Option<FoundFile> {
         let (first, place) = self.place(id)?;
         let found = self.blocks.get(&first)?.found(id, place);
         self.settle(id..id + 1);
         Some(found)
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.bytes < BYTES_MAX
     }
 
     /// The number of kept files.
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.count
     }
 
     #[cfg(test)]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }

@@ -115,7 +115,7 @@ pub(super) struct OpenFiles {
 
 impl OpenFiles {
     /// `max` limits the big files open at once, and is at least one.
-    pub fn of(max: u32) -> OpenFiles {
+    pub(super) fn of(max: u32) -> OpenFiles {
         OpenFiles {
             max: (max as usize).max(1),
             ..OpenFiles::default()
@@ -123,29 +123,29 @@ impl OpenFiles {
     }
 
     /// True if another file may be announced. A file that is not closed yet still has a descriptor.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.open.len() + self.discarded.len() + self.closing < self.max
     }
 
     /// True if all are settled.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.held.is_empty()
     }
 
     /// True if it is open.
-    pub fn contains(&self, entry: EntryId) -> bool {
+    pub(super) fn contains(&self, entry: EntryId) -> bool {
         self.open.contains_key(&entry)
     }
 
     /// Those in `entries`, and files that the receiver has.
-    pub fn within(&self, entries: Range<EntryId>) -> impl Iterator<Item = EntryId> {
+    pub(super) fn within(&self, entries: Range<EntryId>) -> impl Iterator<Item = EntryId> {
         let held = self.held.range(entries.clone()).map(|(id, _)| *id);
         let open = self.open.keys().copied();
         open.filter(move |id| entries.contains(id)).chain(held)
     }
 
     /// True if every open file is wanted and being sent.
-    pub fn are_all_sending(&self) -> bool {
+    pub(super) fn are_all_sending(&self) -> bool {
         let is_sending = |open: &AnnouncedFile| {
             matches!(open, AnnouncedFile::Sending(_) | AnnouncedFile::Pipe(..))
         };
@@ -153,7 +153,7 @@ impl OpenFiles {
     }
 
     /// True if a file waits for the receiver's answer, or to be opened.
-    pub fn has_waiting(&self) -> bool {
+    pub(super) fn has_waiting(&self) -> bool {
         self.open.values().any(|open| match open {
             AnnouncedFile::Announced(_)
             | AnnouncedFile::Pipe(_, false)
@@ -165,18 +165,23 @@ impl OpenFiles {
     }
 
     /// True if a file waits for the receiver's answer, or a pipe may bring more.
-    pub fn may_bring_more(&self) -> bool {
+    pub(super) fn may_bring_more(&self) -> bool {
         self.open
             .values()
             .any(|open| matches!(open, AnnouncedFile::Announced(_) | AnnouncedFile::Pipe(..)))
     }
 
-    pub fn announce(&mut self, entry: EntryId, source: SourceFile, listed: Option<ListedPath>) {
+    pub(super) fn announce(
+        &mut self,
+        entry: EntryId,
+        source: SourceFile,
+        listed: Option<ListedPath>,
+    ) {
         self.announce_reading(entry, source, listed, false);
     }
 
     /// For a second reading. Returns false if the file is no longer being sent.
-    pub fn announce_again(
+    pub(super) fn announce_again(
         &mut self,
         entry: EntryId,
         source: SourceFile,
@@ -205,7 +210,7 @@ impl OpenFiles {
     }
 
     /// Removes an announced file, whose answer has come. None if it was not announced.
-    pub fn take_announced(&mut self, entry: EntryId) -> Option<Unanswered> {
+    pub(super) fn take_announced(&mut self, entry: EntryId) -> Option<Unanswered> {
         match self.open.remove(&entry)? {
             AnnouncedFile::Announced(announced) => Some(announced),
             other => {
@@ -215,7 +220,7 @@ impl OpenFiles {
         }
     }
 
-    pub fn send(&mut self, entry: EntryId, file: Arc<SendFile>) {
+    pub(super) fn send(&mut self, entry: EntryId, file: Arc<SendFile>) {
         self.open.insert(entry, AnnouncedFile::Sending(file));
     }
 
@@ -227,13 +232,13 @@ impl OpenFiles {
     }
 
     /// True if this reading of the file is being sent.
-    pub fn is_sending(&self, file: &Arc<SendFile>) -> bool {
+    pub(super) fn is_sending(&self, file: &Arc<SendFile>) -> bool {
         let sent = self.sending(file.found.entry.id);
         sent.is_some_and(|sent| Arc::ptr_eq(sent, file))
     }
 
     /// The number of ranges that the receiver named, over all files that are being sent.
-    pub fn ranges(&self) -> usize {
+    pub(super) fn ranges(&self) -> usize {
         let ranges = |open: &AnnouncedFile| match open {
             AnnouncedFile::Sending(file) => file.ranges,
             _ => 0,
@@ -243,7 +248,7 @@ impl OpenFiles {
 
     /// An announced file is not wanted. Keeps only its size. Returns the source; None if it was not
     /// announced.
-    pub fn skip(&mut self, entry: EntryId) -> Option<Box<SourceFile>> {
+    pub(super) fn skip(&mut self, entry: EntryId) -> Option<Box<SourceFile>> {
         let Unanswered { source, .. } = self.take_announced(entry)?;
         let size = source.found().entry.size;
         self.open.insert(entry, AnnouncedFile::Skipped { size });
@@ -252,7 +257,7 @@ impl OpenFiles {
 
     /// The receiver has all `size` bytes of an announced file, which is closed. Returns what it is;
     /// None if it was not announced with this size.
-    pub fn take_had(
+    pub(super) fn take_had(
         &mut self,
         entry: EntryId,
         size: u64,
@@ -268,7 +273,7 @@ impl OpenFiles {
     }
 
     /// Keeps the description of a file that the receiver has.
-    pub fn hold(
+    pub(super) fn hold(
         &mut self,
         (found, listed): (FoundFile, Option<ListedPath>),
         digest: Option<Digest>,
@@ -285,12 +290,16 @@ impl OpenFiles {
     }
 
     /// Removes the description of a file that the receiver has.
-    pub fn take_held(&mut self, entry: EntryId) -> Option<ResumedFile> {
+    pub(super) fn take_held(&mut self, entry: EntryId) -> Option<ResumedFile> {
         self.held.remove(&entry)
     }
 
     /// The receiver asks for ranges that it said it has.
-    pub fn request(&mut self, entry: EntryId, ranges: &RangeSet) -> Result<Requested, NotHad> {
+    pub(super) fn request(
+        &mut self,
+        entry: EntryId,
+        ranges: &RangeSet,
+    ) -> Result<Requested, NotHad> {
         if let Some(held) = self.held.get_mut(&entry) {
             let all = held.missing.get_or_insert_default();
             let is_first = all.is_empty();
@@ -323,16 +332,16 @@ impl OpenFiles {
 
     /// True if a damaged file may be opened. The limit on open files is the same as for
     /// announcements.
-    pub fn may_reopen(&self) -> bool {
+    pub(super) fn may_reopen(&self) -> bool {
         self.has_to_reopen() && self.open.len() < self.max
     }
 
-    pub fn has_to_reopen(&self) -> bool {
+    pub(super) fn has_to_reopen(&self) -> bool {
         !self.reopen.is_empty()
     }
 
     /// The next damaged file to be opened, and its ranges to be sent.
-    pub fn next_to_reopen(&mut self) -> Option<(ResumedFile, RangeSet)> {
+    pub(super) fn next_to_reopen(&mut self) -> Option<(ResumedFile, RangeSet)> {
         while self.may_reopen() {
             let entry = self.reopen.pop_front()?;
             // It may have failed at the receiver in the meantime.
@@ -348,7 +357,7 @@ impl OpenFiles {
 
     /// A damaged file was opened. Returns the ranges that were named in the meantime; None if it
     /// has failed at the receiver.
-    pub fn reopened(&mut self, entry: EntryId, file: &Arc<SendFile>) -> Option<RangeSet> {
+    pub(super) fn reopened(&mut self, entry: EntryId, file: &Arc<SendFile>) -> Option<RangeSet> {
         if !matches!(self.open.get(&entry), Some(AnnouncedFile::Reopening)) {
             return None;
         }
@@ -356,13 +365,13 @@ impl OpenFiles {
         Some(self.late.remove(&entry).unwrap_or_default())
     }
 
-    pub fn announce_pipe(&mut self, pipe: Arc<SendPipe>) {
+    pub(super) fn announce_pipe(&mut self, pipe: Arc<SendPipe>) {
         self.open
             .insert(pipe.entry.id, AnnouncedFile::Pipe(pipe, false));
     }
 
     /// The receiver wants this pipe. Returns false if it is not open.
-    pub fn want_pipe(&mut self, entry: EntryId) -> bool {
+    pub(super) fn want_pipe(&mut self, entry: EntryId) -> bool {
         let Some(AnnouncedFile::Pipe(_, wanted)) = self.open.get_mut(&entry) else {
             return false;
         };
@@ -371,12 +380,12 @@ impl OpenFiles {
     }
 
     /// True if this pipe waits for the receiver's answer.
-    pub fn is_pipe_waiting(&self, entry: EntryId) -> bool {
+    pub(super) fn is_pipe_waiting(&self, entry: EntryId) -> bool {
         matches!(self.open.get(&entry), Some(AnnouncedFile::Pipe(_, false)))
     }
 
     /// Ends all waits for the producers of pipes.
-    pub fn stop_pipes(&self) {
+    pub(super) fn stop_pipes(&self) {
         for open in self.open.values() {
             if let AnnouncedFile::Pipe(pipe, _) = open {
                 pipe.stop.set();
@@ -385,7 +394,7 @@ impl OpenFiles {
     }
 
     /// Closes an entry that is in place or failed. None if it is not open.
-    pub fn close(&mut self, entry: EntryId) -> Option<EntryAtClose> {
+    pub(super) fn close(&mut self, entry: EntryId) -> Option<EntryAtClose> {
         let Some(open) = self.open.remove(&entry) else {
             let held = self.held.remove(&entry)?;
             return Some(EntryAtClose::Held(Box::new(held)));
@@ -407,20 +416,20 @@ impl OpenFiles {
     }
 
     /// Gives a file to the thread that closes files.
-    pub fn discard(&mut self, file: Discarded) {
+    pub(super) fn discard(&mut self, file: Discarded) {
         self.discarded.push(file);
     }
 
     /// Gives a changed file to the thread that waits until it can be read again.
-    pub fn read_again(&mut self, file: Arc<SendFile>, error: Error) {
+    pub(super) fn read_again(&mut self, file: Arc<SendFile>, error: Error) {
         self.changed.push((file, error));
     }
 
-    pub fn has_chores(&self) -> bool {
+    pub(super) fn has_chores(&self) -> bool {
         !self.discarded.is_empty() || !self.changed.is_empty()
     }
 
-    pub fn take_chores(&mut self) -> Chores {
+    pub(super) fn take_chores(&mut self) -> Chores {
         let discarded = std::mem::take(&mut self.discarded);
         self.closing += discarded.len();
         let changed = std::mem::take(&mut self.changed);
@@ -428,12 +437,12 @@ impl OpenFiles {
     }
 
     /// So many discarded files are closed.
-    pub fn were_closed(&mut self, files: usize) {
+    pub(super) fn were_closed(&mut self, files: usize) {
         self.closing -= files;
     }
 
     /// Removes all files, which the caller closes.
-    pub fn take_all(&mut self) -> OpenFiles {
+    pub(super) fn take_all(&mut self) -> OpenFiles {
         std::mem::take(self)
     }
 }

@@ -74,7 +74,7 @@ struct LargeChunks {
 impl ReadyChunks {
     /// `large_max` limits the large packs and pieces that are compressed at once. There are large
     /// pieces only if `takes_pieces`.
-    pub fn of(large_max: usize, takes_pieces: bool) -> ReadyChunks {
+    pub(super) fn of(large_max: usize, takes_pieces: bool) -> ReadyChunks {
         let mut ready = ReadyChunks::default();
         ready.large.at_work_max = large_max;
         ready.large.takes_pieces = takes_pieces;
@@ -83,45 +83,45 @@ impl ReadyChunks {
 
     /// Sets the tuner's decisions: how many connections share the rest, and how many packs are
     /// merged.
-    pub fn steer(&mut self, connections: u16, packs: u16) {
+    pub(super) fn steer(&mut self, connections: u16, packs: u16) {
         self.connections = connections.into();
         self.large.packs = packs.into();
     }
 
     /// Packs and files that are planned and not begun.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.fresh.len()
     }
 
     /// True if there is something to begin in any order, now or after a look.
-    pub fn has_any(&self) -> bool {
+    pub(super) fn has_any(&self) -> bool {
         self.has_parts() || self.looking > 0 || self.has_planned()
     }
 
     /// True if there is something to begin now, besides parts of pipes.
-    pub fn has_planned(&self) -> bool {
+    pub(super) fn has_planned(&self) -> bool {
         !self.fresh.is_empty() || !self.gathered.is_empty()
     }
 
-    pub fn has_parts(&self) -> bool {
+    pub(super) fn has_parts(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    pub fn is_looking(&self) -> bool {
+    pub(super) fn is_looking(&self) -> bool {
         self.looking > 0
     }
 
     /// True if nothing is left to begin after the next chunk or file.
-    pub fn is_last(&self) -> bool {
+    pub(super) fn is_last(&self) -> bool {
         self.fresh.len() <= 1 && self.gathered.is_empty() && self.looking == 0
     }
 
-    pub fn add_pack(&mut self, members: Vec<PackMember>) {
+    pub(super) fn add_pack(&mut self, members: Vec<PackMember>) {
         self.fresh.push_back(ReadyChunk::Pack(Arc::new(members)));
     }
 
     /// Adds a small file to the pack that is being gathered. Returns true if the pack is full.
-    pub fn gather(&mut self, member: PackMember) -> bool {
+    pub(super) fn gather(&mut self, member: PackMember) -> bool {
         let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
         let full = self.gathered.add(member, size, name_len);
         let is_full = full.is_some();
@@ -129,28 +129,28 @@ impl ReadyChunks {
         is_full
     }
 
-    pub fn add_file(&mut self, file: Arc<SendFile>) {
+    pub(super) fn add_file(&mut self, file: Arc<SendFile>) {
         self.fresh.push_back(ReadyChunk::File(file));
     }
 
     /// Adds a part of a pipe, which has its number already.
-    pub fn add_part(&mut self, part: Arc<Plan>) {
+    pub(super) fn add_part(&mut self, part: Arc<Plan>) {
         self.parts.push_back(part);
     }
 
-    pub fn pop_part(&mut self) -> Option<Arc<Plan>> {
+    pub(super) fn pop_part(&mut self) -> Option<Arc<Plan>> {
         self.parts.pop_front()
     }
 
     /// True if the rest of a file is planned. Planned twice, it would end early.
-    pub fn is_planned(&self, file: &Arc<SendFile>) -> bool {
+    pub(super) fn is_planned(&self, file: &Arc<SendFile>) -> bool {
         let is_this =
             |fresh: &ReadyChunk| matches!(fresh, ReadyChunk::File(it) if Arc::ptr_eq(it, file));
         self.fresh.iter().any(is_this)
     }
 
     /// A worker has looked for a file's data. `goes_on` if the file is still being sent.
-    pub fn looked(&mut self, file: &Arc<SendFile>, goes_on: bool) {
+    pub(super) fn looked(&mut self, file: &Arc<SendFile>, goes_on: bool) {
         self.looking -= 1;
         if goes_on && !self.is_planned(file) {
             self.fresh.push_front(ReadyChunk::File(file.clone()));
@@ -158,7 +158,7 @@ impl ReadyChunks {
     }
 
     /// Drops all that is planned of a big file or pipe.
-    pub fn forget(&mut self, entry: EntryId) {
+    pub(super) fn forget(&mut self, entry: EntryId) {
         let is_of = |fresh: &ReadyChunk| match fresh {
             ReadyChunk::File(file) | ReadyChunk::Piece(file, _) => file.found.entry.id == entry,
             ReadyChunk::Pack(_) | ReadyChunk::Alone(_) => false,
@@ -168,12 +168,12 @@ impl ReadyChunks {
     }
 
     /// Removes all that is planned, which may hold files open.
-    pub fn take_all(&mut self) -> ReadyChunks {
+    pub(super) fn take_all(&mut self) -> ReadyChunks {
         std::mem::take(self)
     }
 
     /// What begins next. None if nothing is planned.
-    pub fn next(&mut self, terms: &NextTerms) -> Option<NextStep> {
+    pub(super) fn next(&mut self, terms: &NextTerms) -> Option<NextStep> {
         let fresh = self.fresh.pop_front().or_else(|| {
             let members = self.gathered.take()?;
             Some(ReadyChunk::Pack(Arc::new(members)))
@@ -246,12 +246,12 @@ impl ReadyChunks {
     }
 
     /// Records that a large pack or piece is compressed, or will be taken apart.
-    pub fn large_is_made(&mut self, chunk: u64) {
+    pub(super) fn large_is_made(&mut self, chunk: u64) {
         self.large.at_work.remove(&chunk);
     }
 
     /// Plans the packs of a large pack separately, or the chunks of a large piece.
-    pub fn take_apart(&mut self, plan: &Plan, chunk_size: u32) {
+    pub(super) fn take_apart(&mut self, plan: &Plan, chunk_size: u32) {
         match &plan.what {
             PlannedContent::Large(packs) => {
                 for pack in packs.iter().rev() {
@@ -275,7 +275,7 @@ impl ReadyChunks {
     }
 
     /// Ends merging, because the receiver had no memory for a large pack or it arrived damaged.
-    pub fn end_large(&mut self) {
+    pub(super) fn end_large(&mut self) {
         self.large.at_work_max = 0;
     }
 }

@@ -26,7 +26,7 @@ fn in_temporary(case: &Case) -> Vec<String> {
 
 /// A login with its own mounts: `mounts` are shell lines, in which `$T` is the directory behind
 /// /tmp, /var/tmp and /dev/shm, and `$C` the cache in the home directory.
-pub fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
+pub(super) fn login_with_mounts(case: &Case, mounts: &str) -> Option<Login> {
     if !rustix::process::geteuid().is_root() {
         skip("root, for mounts");
         return None;

@@ -4,7 +4,7 @@ use nix::libc;
 
 /// How a call names the files that it works on.
 #[derive(Clone, Copy, Debug)]
-pub enum Files {
+pub(super) enum Files {
     None,
     /// Arguments that are descriptors.
     Fds(&'static [usize]),
@@ -15,7 +15,7 @@ pub enum Files {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub(super) struct Call {
     pub name: &'static str,
     pub number: libc::c_long,
     pub files: Files,
@@ -115,10 +115,10 @@ const OLD_CALLS: &[Call] = calls! {
 const OLD_CALLS: &[Call] = &[];
 
 /// A call with the value that one of its arguments must have.
-pub type Wanted = (Call, Option<(usize, u64)>);
+pub(super) type Wanted = (Call, Option<(usize, u64)>);
 
 /// The calls that `name` stands for: one call, or a family of equivalent calls.
-pub fn named(name: &str) -> Vec<Wanted> {
+pub(super) fn named(name: &str) -> Vec<Wanted> {
     let family: &[&str] = match name {
         "open" => &["openat", "openat2", "open", "creat"],
         "stat" => &["statx", "newfstatat", "fstat", "stat", "lstat"],

@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::calls::Wanted;
 
-pub use libc::seccomp_notif as Notice;
+pub(super) use libc::seccomp_notif as Notice;
 
 /// The descriptor on which notices of filtered calls arrive and are answered.
-pub struct Listener(OwnedFd);
+pub(super) struct Listener(OwnedFd);
 
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
@@ -62,7 +62,7 @@ fn program(wanted: &[Wanted]) -> Vec<libc::sock_filter> {
 }
 
 /// Puts this thread, and all processes it starts later, under a filter until they end.
-pub fn install(wanted: &[Wanted]) -> Result<Listener> {
+pub(super) fn install(wanted: &[Wanted]) -> Result<Listener> {
     let mut steps = program(wanted);
     let program = libc::sock_fprog {
         len: steps.len() as u16,
@@ -95,7 +95,7 @@ pub fn install(wanted: &[Wanted]) -> Result<Listener> {
 
 impl Listener {
     /// The next call; None once every process under the filter has ended.
-    pub fn next(&self) -> Option<Notice> {
+    pub(super) fn next(&self) -> Option<Notice> {
         loop {
             let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
             match poll(&mut fds, None) {
@@ -118,12 +118,12 @@ impl Listener {
     }
 
     /// Lets the call happen.
-    pub fn go_on(&self, notice: &Notice) {
+    pub(super) fn go_on(&self, notice: &Notice) {
         self.answer(notice, 0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
     }
 
     /// The call does nothing and returns `value`: a count, or a negative error number.
-    pub fn returns(&self, notice: &Notice, value: i64) {
+    pub(super) fn returns(&self, notice: &Notice, value: i64) {
         let error = value.min(0) as i32;
         self.answer(notice, value.max(0), error, 0);
     }
@@ -141,7 +141,7 @@ impl Listener {
     }
 
     /// Replaces a descriptor of the caller by /dev/null, which closes the file.
-    pub fn replace_by_null(&self, notice: &Notice, fd: u32) {
+    pub(super) fn replace_by_null(&self, notice: &Notice, fd: u32) {
         let null = File::open("/dev/null").expect("open /dev/null");
         let mut request = libc::seccomp_notif_addfd {
             id: notice.id,
@@ -155,7 +155,7 @@ impl Listener {
     }
 
     /// False once the caller has been killed.
-    pub fn still_waits(&self, notice: &Notice) -> bool {
+    pub(super) fn still_waits(&self, notice: &Notice) -> bool {
         let mut id = notice.id;
         self.control(libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &mut id)
             .is_ok()
