@@ -27,7 +27,8 @@ use crate::progress::Progress;
 use crate::progress::together::Together;
 use crate::session::server;
 use crate::session::server::NotServed;
-use crate::ui::{Copied, Screen, stdout};
+use crate::session::{Operand, Request};
+use crate::ui::{Copied, EndHosts, Screen, stdout};
 use crate::units::printable;
 use crate::wire::greeting;
 use crate::{app, guide, program, ssh};
@@ -136,7 +137,8 @@ fn copy(order: Order) -> i32 {
     }
     let progress = Arc::new(Progress::default());
     let reading = progress.clone();
-    let screen = Screen::open(order.output, move || reading.snapshot());
+    let hosts = hosts_of(&order.request, &order.request.dest);
+    let screen = Screen::open(order.output, hosts, move || reading.snapshot());
     let reporter = screen.reporter();
     order.tell(&*reporter);
     let outcome = app::copy::run(order.request, progress, reporter);
@@ -151,21 +153,48 @@ fn copy_to_all(order: Order) -> i32 {
     let names = fan_out::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
     let together = Together(progress.clone());
-    let screen = Screen::open(order.output, move || together.snapshot());
+    let screen = Screen::open(order.output, EndHosts::default(), move || {
+        together.snapshot()
+    });
     order.tell(&*screen.reporter());
-    let reporters = names.iter().map(|name| screen.reporter_of(name));
+    let hosts = order
+        .request
+        .dests()
+        .map(|dest| hosts_of(&order.request, dest));
+    let hosts: Vec<_> = hosts.collect();
+    let reporters = names.iter().zip(&hosts);
+    let reporters = reporters.map(|(name, hosts)| screen.reporter_of(name, hosts.clone()));
     let ends = progress.into_iter().zip(reporters).collect();
     let outcomes = app::fan_out::run(&order.request, ends);
     let dests: Vec<_> = order.request.dests().map(ends::name).collect();
-    let each = names.iter().zip(&dests).zip(&outcomes);
-    let copies = each.map(|((name, dest), outcome)| Copied {
+    let each = names.iter().zip(&dests).zip(hosts).zip(&outcomes);
+    let copies = each.map(|(((name, dest), hosts), outcome)| Copied {
         name,
         dest,
+        hosts,
         outcome,
     });
     let copies: Vec<_> = copies.collect();
     let told = screen.finish_all(&copies);
     code_of(app::fan_out::exit_code(&outcomes), told)
+}
+
+/// The hosts that messages name.
+fn hosts_of(request: &Request, dest: &Operand) -> EndHosts {
+    let name = |operand: &Operand| {
+        let host = operand.host.as_ref()?;
+        let name = printable(host.name.as_bytes());
+        // As it is typed, since a path follows.
+        Some(if name.contains(':') {
+            format!("[{name}]")
+        } else {
+            name
+        })
+    };
+    EndHosts {
+        source: request.sources.first().and_then(name),
+        dest: name(dest),
+    }
 }
 
 #[cfg(test)]

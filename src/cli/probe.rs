@@ -7,7 +7,7 @@ use crate::app::probe::Probe;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::{EndKind, Host, Operand, Rsh};
-use crate::ui::{Output, Screen, probe, stdout};
+use crate::ui::{EndHosts, Output, Screen, probe, stdout};
 use crate::units::printable;
 
 use super::args::Args;
@@ -63,7 +63,7 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let request = request::request(args, Vec::new(), dest.clone(), rate_limit);
     let probed = Probe::of(request, dest, sample);
     let progress = Progress::default();
-    let screen = Screen::open(output, move || progress.snapshot());
+    let screen = Screen::open(output, EndHosts::default(), move || progress.snapshot());
     let (outcome, shown) = probe::show(probed, &screen, is_json);
     screen.close(outcome.fatal.as_ref());
     Ok(code_of(outcome.exit_code(), shown))

@@ -39,7 +39,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::session::Outcome;
-use crate::units::{count, harmless};
+use crate::units::{count, harmless, printable};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -97,6 +97,13 @@ impl ScreenHold {
     }
 }
 
+/// The hosts of a copy as the user named them, for messages. None stands for this machine.
+#[derive(Clone, Debug, Default)]
+pub struct EndHosts {
+    pub source: Option<String>,
+    pub dest: Option<String>,
+}
+
 /// Passes lines to the writer, as far as `output` allows.
 #[derive(Clone)]
 struct Teller {
@@ -108,12 +115,17 @@ struct Teller {
     shown: Arc<Mutex<VecDeque<String>>>,
     /// Precedes each line if there are several destinations.
     name: String,
+    hosts: EndHosts,
 }
 
 impl Screen {
     /// Starts the writer thread. It draws the progress from `reading` if stderr is a terminal and
     /// `output` allows it.
-    pub fn open(output: Output, reading: impl Fn() -> Snapshot + Send + 'static) -> Screen {
+    pub fn open(
+        output: Output,
+        hosts: EndHosts,
+        reading: impl Fn() -> Snapshot + Send + 'static,
+    ) -> Screen {
         let reading: SnapshotSource = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
@@ -131,6 +143,7 @@ impl Screen {
                 failures: Arc::default(),
                 shown: Arc::default(),
                 name: String::new(),
+                hosts,
             },
             writer,
             terminal,
@@ -172,8 +185,9 @@ impl Screen {
 
     /// Ends the output without a summary. Shows the reason if the session ended early.
     pub fn close(self, fatal: Option<&Error>) {
+        let hosts = self.teller.hosts.clone();
         let mut lines = self.end();
-        lines.extend(fatal.map(sentence));
+        lines.extend(fatal.map(|error| sentence(error, &hosts)));
         write_lines(lines);
     }
 
@@ -203,7 +217,7 @@ impl Teller {
 
     /// The message of an error, without lines of a failed command that were already shown.
     fn sentence(&self, error: &Error) -> String {
-        let whole = sentence(error);
+        let whole = sentence(error, &self.hosts);
         if error.kind != Kind::Command {
             return whole;
         }
@@ -286,13 +300,22 @@ impl Reporter for Teller {
     }
 }
 
-/// `fastcp: dest: /data/a: no space left`, `fastcp: no such host`.
-fn sentence(error: &Error) -> String {
-    let text = harmless(&error.to_string());
-    match error.side {
-        Side::Here => text,
-        Side::Source | Side::Dest => format!("fastcp: {text}"),
-    }
+/// `fastcp: db1:/data/a: no space left`, `fastcp: /data/a: permission denied`.
+fn sentence(error: &Error, hosts: &EndHosts) -> String {
+    let (host, path) = match error.side {
+        Side::Here => return harmless(&error.to_string()),
+        Side::Source => (&hosts.source, &error.path),
+        Side::Dest => (&hosts.dest, &error.path),
+    };
+    let path = path.as_ref();
+    let path = path.map(|path| printable(path.as_os_str().as_encoded_bytes()));
+    let place = match (host, path) {
+        (Some(host), Some(path)) => format!("{host}:{path}"),
+        (Some(host), None) => host.clone(),
+        (None, Some(path)) => path,
+        (None, None) => error.side.to_string(),
+    };
+    harmless(&format!("fastcp: {place}: {}", error.message))
 }
 
 /// Writes each line when it arrives.
@@ -420,6 +443,7 @@ mod tests {
                 failures: Arc::default(),
                 shown: Arc::default(),
                 name: String::new(),
+                hosts: EndHosts::default(),
             };
             shown.iter().for_each(|line| teller.notice(line));
             teller.sentence(&Error::new(Kind::Command, Side::Here, message))
@@ -443,5 +467,24 @@ mod tests {
             ..plain
         };
         assert_eq!(told(quiet, &lines, &with("two")), format!("{failed}: two"));
+    }
+
+    #[test]
+    fn an_error_names_the_host_and_the_path_as_they_are_typed() {
+        let hosts = EndHosts {
+            source: None,
+            dest: Some("db1".to_owned()),
+        };
+        let told = |side, path: Option<&str>| {
+            let error = Error::new(Kind::Write, side, "no space left");
+            let error = path.into_iter().fold(error, |error, path| error.at(path));
+            sentence(&error, &hosts)
+        };
+        let path = Some("/srv/x");
+        assert_eq!(told(Side::Dest, path), "fastcp: db1:/srv/x: no space left");
+        assert_eq!(told(Side::Dest, None), "fastcp: db1: no space left");
+        assert_eq!(told(Side::Source, path), "fastcp: /srv/x: no space left");
+        assert_eq!(told(Side::Source, None), "fastcp: source: no space left");
+        assert_eq!(told(Side::Here, None), "fastcp: no space left");
     }
 }

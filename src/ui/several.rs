@@ -7,7 +7,7 @@ use crate::report::Reporter;
 use crate::session::Outcome;
 
 use super::tell::Verbosity;
-use super::{Screen, json, sentence, stdout, summary, width, write_lines};
+use super::{EndHosts, Screen, json, sentence, stdout, summary, width, write_lines};
 
 /// The copy to one of several destinations.
 pub struct Copied<'a> {
@@ -15,13 +15,15 @@ pub struct Copied<'a> {
     pub name: &'a str,
     /// The destination as typed, printable.
     pub dest: &'a str,
+    pub hosts: EndHosts,
     pub outcome: &'a Outcome,
 }
 
 impl Screen {
     /// The reporter for the destination with this name.
-    pub fn reporter_of(&self, name: &str) -> Arc<dyn Reporter> {
+    pub fn reporter_of(&self, name: &str, hosts: EndHosts) -> Arc<dyn Reporter> {
         let mut teller = self.teller.clone();
+        teller.hosts = hosts;
         teller.name = format!("{name}: ");
         teller.shown = Arc::default();
         Arc::new(teller)
@@ -64,7 +66,8 @@ fn told(copied: &Copied, tell: Verbosity, width: usize) -> Vec<String> {
     if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {
         told.push(summary::unlinked(outcome.counters.unlinked));
     }
-    told.extend(outcome.fatal.as_ref().map(sentence));
+    let fatal = outcome.fatal.as_ref();
+    told.extend(fatal.map(|error| sentence(error, &copied.hosts)));
     if let Some(last) = told.last_mut()
         && exit_code != 0
     {
@@ -84,6 +87,7 @@ mod tests {
         let copied = Copied {
             name: "web1",
             dest: "web1:/srv",
+            hosts: EndHosts::default(),
             outcome,
         };
         told(&copied, tell, 80)

@@ -66,7 +66,7 @@ fn what_failed_is_told_once_with_the_code_of_its_kind(case: &Case) {
     case.src.file("there", "new");
     case.dst.file("kept", "old");
     let done = case.copy(&[], "missing", "m");
-    done.exits(9).says("source: ").says("missing: no such file");
+    done.exits(9).says("far:").says("missing: no such file");
     assert_eq!(done.stderr.lines().count(), 1, "{done}");
     assert!(!case.dst.has("m"));
 
@@ -75,7 +75,7 @@ fn what_failed_is_told_once_with_the_code_of_its_kind(case: &Case) {
     assert_eq!(case.dst.read("there"), b"new");
 
     let done = case.copy(&["--no-clobber"], "there", "kept");
-    done.exits(11).says("dest: ").says("kept");
+    done.exits(11).says("far:").says("kept");
     assert_eq!(done.stderr.lines().count(), 1, "{done}");
     assert_eq!(case.dst.read("kept"), b"old");
 
