@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
-use crate::chunk::CHUNK_SIZE;
-use crate::chunk::Pool;
 use crate::chunk::pack::TableForm;
+use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::manifest::Totals;

@@ -1,8 +1,8 @@
 //! The entries of a copy at the receiver: where each goes, which are in place or failed, and the
 //! journal that records this for a later run.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -21,7 +21,6 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
-use std::sync::Arc;
 
 pub struct Entries {
     pub report: Report,

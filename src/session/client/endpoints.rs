@@ -5,20 +5,18 @@ use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 
-use crate::chunk::CHUNK_SIZE;
-use crate::chunk::Pool;
+use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::Outgoing;
 use crate::error::Result;
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
 use crate::pipeline::receive::destination::Sessions;
-use crate::pipeline::send::SendTerms;
-use crate::pipeline::send::Sender;
+use crate::pipeline::send::{SendTerms, Sender};
 use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer, Suite};
 use crate::session::context::{ClientContext, SharedSource, TestEnds};
-use crate::session::converse::RunningEnd;
+use crate::session::converse::{RunningEnd, say};
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::host;
@@ -32,8 +30,6 @@ use crate::transport::connections::ConnectionSet;
 use crate::tuner::Remembered;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
-
-use crate::session::converse::say;
 
 /// One session of a copy.
 pub struct Session<'a> {

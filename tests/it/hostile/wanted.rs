@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use fastcp::chunk::ChunkKind;
-use fastcp::chunk::GRAINS;
+use fastcp::chunk::{ChunkKind, GRAINS};
 use fastcp::digest::{Tree, of_range};
 use fastcp::manifest::{ANEW, Entry, Extension, YOUNG};
 use fastcp::session::host;
