@@ -5,6 +5,7 @@ mod accept;
 mod first_messages;
 mod roles;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -50,7 +51,6 @@ use crate::transport::routes::{Connection, Route, addresses, meeting_socket};
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Fault, Message, Open};
 use crate::{dest, program};
-use std::io::Write;
 
 /// How long a client may be silent at first: it may have to log in to another host, which may ask
 /// the user for a password (`login`).

@@ -2,34 +2,33 @@
 //! detection of dead ones.
 
 mod live;
+mod table;
 mod targets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use live::Registration;
+pub use live::Flow;
 use live::{CancelHandle, LiveConnection, PACKET, STUCK};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::targets::Targets;
+use self::table::ConnectionsState;
+use self::targets::{carried, is_late};
 use super::connection::handshake::ConnectionId;
+use super::connection::kernel::KernelFacts;
 use super::connection::stall::{Dead, PeerSight, Sight, StallWatch};
+use super::connection::stats::ConnectionStats;
 use super::idle_time::IdleTime;
 use super::routes::Route;
+use crate::tuner::{ConnectionSight, Sample};
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::ConnectionFacts;
 
 /// A connection that is up for this long is stable; one that ends sooner has not helped.
 const STANDS_AFTER: Duration = Duration::from_secs(5);
-
-/// The direction of the session's data, seen from this end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    Out,
-    In,
-}
 
 /// Shared by all users of one session's connections; closed with the session.
 pub struct ConnectionSet {
@@ -37,27 +36,6 @@ pub struct ConnectionSet {
     over: CancellationToken,
     idle_time: Arc<IdleTime>,
     state: Mutex<ConnectionsState>,
-}
-
-#[derive(Default)]
-struct ConnectionsState {
-    live: BTreeMap<u16, LiveConnection>,
-    course: Targets,
-    now: Duration,
-    /// Heartbeats received up to the last look.
-    beats: u64,
-    /// See `Sight::share`.
-    share: u64,
-    next_number: u16,
-    most: usize,
-    has_begun: bool,
-    was_ever_proven: bool,
-    was_ever_listed: bool,
-    last_cause: Option<String>,
-    /// Bytes of connections that have ended, by route.
-    carried: [u64; Route::ALL.len()],
-    /// Routes that carried an opening, but then not even as much as a packet.
-    doubtful: [bool; Route::ALL.len()],
 }
 
 /// The state of a route's connections.
@@ -269,6 +247,148 @@ impl ConnectionSet {
         self.state.lock().last_cause = Some(cause);
     }
 
+    /// Sets the wanted number of connections, at least 1; the dialling end makes them.
+    pub fn want(&self, streams: u16) {
+        let streams = streams.clamp(1, STREAMS_MAX);
+        self.state.lock().course.wanted.send_replace(streams);
+    }
+
+    /// Sets the number of working connections, at least 1; the sending end parks the others.
+    pub fn put_to_work(&self, streams: u16) {
+        let mut state = self.state.lock();
+        state.course.at_work = streams.clamp(1, STREAMS_MAX);
+        state.park();
+        state.count_most(self.flow);
+    }
+
+    pub fn wanted(&self) -> watch::Receiver<u16> {
+        self.state.lock().course.wanted.subscribe()
+    }
+
+    /// Sets the congestion control of this end's sockets.
+    pub fn set_congestion(&self, name: &str) {
+        let mut state = self.state.lock();
+        let name: Arc<str> = name.into();
+        state.course.congestion = Some(name.clone());
+        for live in state.live.values() {
+            live.meter
+                .order(|orders| orders.congestion = Some(name.clone()));
+        }
+    }
+
+    /// Limits all connections together to this many bytes a second; each with data to send gets
+    /// the same part.
+    pub fn pace(&self, bytes_per_s: u64) {
+        let mut state = self.state.lock();
+        let has_work = |live: &&LiveConnection| {
+            let holds = live.meter.kernel().is_some_and(|facts| facts.held > 0);
+            holds || !(live.meter.waits() || live.meter.is_parked())
+        };
+        let at_work = state.live.values().filter(has_work).count() as u64;
+        let pace = Some(bytes_per_s / at_work.max(1));
+        state.course.pace = pace;
+        for live in state.live.values() {
+            live.meter.order(|orders| orders.pace = pace);
+        }
+    }
+
+    /// The kernel's facts about each TCP connection.
+    pub fn sights(&self) -> Vec<ConnectionSight> {
+        let state = self.state.lock();
+        let sight = |live: &LiveConnection| {
+            let facts = live.meter.kernel()?;
+            Some(ConnectionSight {
+                number: live.number,
+                round_trip: facts.round_trip,
+                round_trip_min: facts.round_trip_min,
+                acks: facts.segments_in,
+                acked_bytes: facts.acked_bytes,
+            })
+        };
+        state.live.values().filter_map(sight).collect()
+    }
+
+    /// Makes every connection read the kernel's facts; they report soon.
+    pub fn ask(&self) {
+        let mut state = self.state.lock();
+        state.course.looks += 1;
+        let looks = state.course.looks;
+        for live in state.live.values() {
+            live.meter.order(|orders| orders.looks = looks);
+        }
+    }
+
+    /// The shortest round trip of the connections; None if none is known.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        let facts = state.live.values().filter_map(|live| live.meter.kernel());
+        let known = facts.map(|facts| facts.round_trip);
+        known.filter(|it| !it.is_zero()).min()
+    }
+
+    pub fn has_streams(&self) -> bool {
+        !self.state.lock().live.is_empty()
+    }
+
+    /// Connections whose bytes an idle one would carry clearly sooner, and the number of idle
+    /// ones.
+    pub fn late(&self) -> (Vec<u16>, usize) {
+        let (mut busy, mut idle) = (Vec::new(), Vec::new());
+        for live in self.state.lock().live.values() {
+            let Some(facts) = live.meter.kernel() else {
+                continue;
+            };
+            let is_idle = live.meter.waits() && facts.held == 0;
+            if is_idle && !live.meter.is_parked() {
+                idle.push(facts);
+            } else {
+                busy.push((live.number, live.meter.rest(), facts));
+            }
+        }
+        let other = idle.iter().max_by_key(|facts| facts.rate);
+        let is_late =
+            |rest, facts: &KernelFacts| other.is_some_and(|other| is_late(facts, rest, other));
+        let late = busy.iter().filter(|(_, rest, facts)| is_late(*rest, facts));
+        (late.map(|(number, ..)| *number).collect(), idle.len())
+    }
+
+    /// Time that connections spent waiting.
+    pub fn idle_time(&self) -> &Arc<IdleTime> {
+        &self.idle_time
+    }
+
+    /// Adds the facts about connections to a sample.
+    pub fn fill(&self, sample: &mut Sample) {
+        let state = self.state.lock();
+        (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
+        let mut working: Vec<KernelFacts> = Vec::with_capacity(state.live.len());
+        for live in state.live.values() {
+            let (carried, again) = carried(&live.meter);
+            sample.carried_bytes += carried;
+            sample.retransmitted_bytes += again;
+            if !live.meter.is_parked() && live.route != Route::Inband {
+                sample.streams += 1;
+                let facts = live.meter.kernel();
+                sample.confirmed_bytes += match (facts, live.route) {
+                    (Some(facts), _) => facts.acked_bytes,
+                    // ssh connections never have kernel facts.
+                    (None, Route::Ssh) => live.meter.bytes(),
+                    (None, _) => 0,
+                };
+                working.extend(facts);
+            }
+        }
+        let sum = |get: fn(&KernelFacts) -> u64| working.iter().map(get).sum::<u64>();
+        sample.receive_window = sum(|facts| facts.receive_window.into());
+        sample.under_way_bytes = sum(|facts| facts.under_way);
+        sample.send_window = sum(|facts| facts.send_buffer.into());
+        let round_trips = sum(|facts| facts.round_trip.as_micros() as u64);
+        if !working.is_empty() {
+            sample.round_trip = Duration::from_micros(round_trips / working.len() as u64);
+        }
+        sample.link_busy = self.idle_time.none_waits();
+    }
+
     /// Ends all connections and all dialling.
     pub fn close(&self) {
         self.over.cancel();
@@ -276,6 +396,37 @@ impl ConnectionSet {
 
     pub async fn closed(&self) {
         self.over.cancelled().await
+    }
+}
+
+/// The place of a connection in the connection set; dropping it removes the connection.
+pub struct Registration {
+    connection_set: Arc<ConnectionSet>,
+    id: ConnectionId,
+    /// The number of this connection: a stream that was dialled again has a new one. Numbers
+    /// repeat after 64 Ki connections; at worst a few chunks of another connection are then sent
+    /// twice.
+    pub number: u16,
+    pub meter: Arc<ConnectionStats>,
+    leash: Arc<CancelHandle>,
+}
+
+impl Registration {
+    /// Cancelled to end the connection.
+    pub fn token(&self) -> CancellationToken {
+        self.leash.token.clone()
+    }
+
+    /// Why it was ended from outside; None if its data was refused.
+    pub fn why(&self) -> Option<Dead> {
+        self.leash.why.get().copied()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut state = self.connection_set.state.lock();
+        state.leaves(self.id, self.number, &self.meter);
     }
 }
 

@@ -144,11 +144,6 @@ const CIRCLES: &[&[&str]] = &[
     ],
     &["source::broadcast", "source::pipe_spec"],
     &[
-        "transport::connections",
-        "transport::connections::live",
-        "transport::connections::targets",
-    ],
-    &[
         "tuner",
         "tuner::connections",
         "tuner::decide",
