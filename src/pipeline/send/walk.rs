@@ -1,27 +1,39 @@
 //! The walk over the roots: it announces directories, links and big files to the receiver, and
 //! gathers small files into packs. It runs on its own thread and waits while enough is planned.
 
-mod small;
-mod unsized_files;
-
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::plan::SendPipe;
-use super::scheduler::Ended;
+use super::plan::{PackMember, SendPipe};
+use super::scheduler::{Ended, SmallFileMode};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
+use crate::chunk::split::Gathering;
 use crate::dir::Dir;
-use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
+use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
+use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
-use crate::source::{FoundFile, PipeSpec, Sources, Step, root_id};
+use crate::source::{FoundFile, PipeSpec, Sources, Step, mark_young, root_id};
 use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message};
 
 /// Directories and links in one message.
 const BATCH_MAX: usize = 64;
+
+/// The most entries in one question, and about how many bytes they may take.
+const ASK_MAX: usize = 256;
+const ASK_BYTES_MAX: usize = 64 << 10;
+
+/// The approximate size of an entry in bytes, without its names.
+const ENTRY_BYTES: usize = 200;
+
+/// Packs that may be gathered before the receiver says whether to ask. Then the walk waits.
+const EARLY_MAX: usize = 64;
+
+/// The assumed size in bytes of a file of unknown size. Most files of /proc are shorter.
+const PAGE: u64 = 4096;
 
 /// The state of the walk.
 struct SourceWalk<'a> {
@@ -29,7 +41,7 @@ struct SourceWalk<'a> {
     /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
     entries: Vec<Entry>,
     ends: Vec<EntryEnd>,
-    small: small::SmallFiles,
+    small: SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
     /// Root numbers of the operands' directories, by address.
@@ -42,7 +54,32 @@ struct SourceWalk<'a> {
     special: u64,
     /// The copy has one operand only.
     alone: bool,
-    unsized_files: unsized_files::Unsized,
+    unsized_files: UnsizedFiles,
+}
+
+/// Small files on their way into packs. If an earlier run may have finished some of them, the
+/// receiver is asked first. Batches of questions are sent without waiting for answers, and the
+/// files that the receiver wants are packed as answers arrive.
+#[derive(Default)]
+struct SmallFiles {
+    gathering: Gathering<PackMember>,
+    /// Full packs, gathered before the receiver said where everything lands.
+    early: Vec<Vec<PackMember>>,
+    landed: Option<SmallFileMode>,
+    /// Files to ask about in the next message.
+    asking: Vec<PackMember>,
+    asking_bytes: usize,
+}
+
+/// Files whose length is unknown until they are read to the end. Files that the kernel makes up
+/// are packed like other small files, if the pack has room left. Otherwise such a file is sent as
+/// a pipe, on the walk's thread like all pipes.
+#[derive(Default)]
+struct UnsizedFiles {
+    /// By device number, whether sizes can be trusted there.
+    sizes: HashMap<u64, Sizes>,
+    /// Some are in packs, which may have no room for them.
+    are_packed: bool,
 }
 
 /// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
@@ -51,7 +88,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         sender,
         entries: Vec::new(),
         ends: Vec::new(),
-        small: small::SmallFiles::default(),
+        small: SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
         relinked: HashMap::new(),
@@ -61,7 +98,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Files(walk) => walk.named() == 1,
             Sources::Pipe(_) => true,
         },
-        unsized_files: unsized_files::Unsized::default(),
+        unsized_files: UnsizedFiles::default(),
     };
     match sources {
         Sources::Files(mut walk) => {
@@ -303,5 +340,179 @@ impl SourceWalk<'_> {
     fn flush(&mut self) -> Result<(), Ended> {
         self.flush_entries()?;
         self.flush_small()
+    }
+
+    fn small_file(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
+        let member = PackMember::new(found, listed);
+        self.see_landed()?;
+        match self.small.landed {
+            Some(SmallFileMode::Resumes) => return self.ask(member),
+            Some(SmallFileMode::Ordered) => return self.big_file(member.found, member.listed),
+            Some(SmallFileMode::Fresh) | None => {}
+        }
+        let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
+        let Some(pack) = self.small.gathering.add(member, size, name_len) else {
+            return Ok(());
+        };
+        if self.small.landed.is_some() {
+            return self.pack(pack);
+        }
+        self.small.early.push(pack);
+        if self.small.early.len() >= EARLY_MAX {
+            self.wait_landed()?;
+        }
+        Ok(())
+    }
+
+    /// Plans or asks about all gathered files, so that none is held back.
+    fn flush_small(&mut self) -> Result<(), Ended> {
+        if let Some(pack) = self.small.gathering.take() {
+            if self.small.landed.is_none() {
+                self.small.early.push(pack);
+                return self.wait_landed();
+            }
+            self.pack(pack)?;
+        }
+        if !self.small.early.is_empty() {
+            self.wait_landed()?;
+        }
+        self.send_asking()
+    }
+
+    fn wait_landed(&mut self) -> Result<(), Ended> {
+        // The receiver says where the copy lands without waiting for entries.
+        self.flush_entries()?;
+        self.sender.scheduler.wait_landed()?;
+        self.see_landed()?;
+        self.send_asking()
+    }
+
+    /// Looks whether the receiver has said how small files are sent. Then plans the files gathered
+    /// so far.
+    fn see_landed(&mut self) -> Result<(), Ended> {
+        if self.small.landed.is_some() {
+            return Ok(());
+        }
+        self.small.landed = self.sender.scheduler.landed();
+        if let (Some(SmallFileMode::Resumes | SmallFileMode::Ordered), Some(share)) =
+            (self.small.landed, &self.sender.share)
+        {
+            share.packs_differ();
+        }
+        let early = match self.small.landed {
+            None => return Ok(()),
+            Some(SmallFileMode::Fresh) => std::mem::take(&mut self.small.early),
+            Some(landed) => {
+                let gathered = self.small.gathering.take();
+                let early = std::mem::take(&mut self.small.early);
+                for member in early.into_iter().chain(gathered).flatten() {
+                    match landed {
+                        SmallFileMode::Ordered => self.big_file(member.found, member.listed)?,
+                        SmallFileMode::Fresh | SmallFileMode::Resumes => self.ask(member)?,
+                    }
+                }
+                return Ok(());
+            }
+        };
+        early.into_iter().try_for_each(|pack| self.pack(pack))
+    }
+
+    /// Plans a pack, after announcing the directories of its files.
+    fn pack(&mut self, pack: Vec<PackMember>) -> Result<(), Ended> {
+        self.flush_entries()?;
+        self.sender.scheduler.add_pack(pack)
+    }
+
+    fn ask(&mut self, member: PackMember) -> Result<(), Ended> {
+        let entry = &member.found.entry;
+        let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
+        self.small.asking_bytes += ENTRY_BYTES + names;
+        self.small.asking.push(member);
+        if self.small.asking.len() >= ASK_MAX || self.small.asking_bytes >= ASK_BYTES_MAX {
+            self.send_asking()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn send_asking(&mut self) -> Result<(), Ended> {
+        let members = std::mem::take(&mut self.small.asking);
+        self.small.asking_bytes = 0;
+        if members.is_empty() {
+            return Ok(());
+        }
+        self.flush_entries()?;
+        let entries: Vec<Entry> = members
+            .iter()
+            .map(|member| {
+                let mut entry = member.found.entry.clone();
+                mark_young(&mut entry);
+                entry
+            })
+            .collect();
+        self.sender.scheduler.announcing(&entries);
+        self.sender.scheduler.ask(members);
+        self.sender.say_or_end(Message::Ask(entries))
+    }
+
+    /// True for a file that is followed while it grows, and for a file whose size means nothing.
+    /// That is a file that claims to be empty and is not, and every file made up by the kernel
+    /// (/proc, /sys).
+    fn is_unsized(&mut self, found: &FoundFile) -> bool {
+        let sender = self.sender;
+        if sender.context.options.follow_ms.is_some() && found.entry.parent == NO_PARENT {
+            return true;
+        }
+        match self.unsized_files.sizes.get(&found.identity.dev) {
+            Some(Sizes::MadeUp | Sizes::Spent) => return true,
+            Some(Sizes::True) if found.entry.size > 0 => return false,
+            _ if found.entry.is_device() => return false,
+            _ => {}
+        }
+        // A file that cannot be opened fails with the reason when it is sent.
+        let Ok((file, stat)) = found.open(sender.changes()) else {
+            return false;
+        };
+        let sizes = sizes(&file);
+        self.unsized_files.sizes.insert(found.identity.dev, sizes);
+        sizes != Sizes::True || has_unsaid_content(&file, &stat)
+    }
+
+    /// Plans a file that is read to its end, wherever that is. A pipe costs a round trip. Files
+    /// made up by the kernel are short and come by the hundred, so they go into packs. A list of
+    /// digests rules out packs, since it must know the result of a pack that was read twice.
+    fn unsized_file(
+        &mut self,
+        mut found: FoundFile,
+        listed: Option<ListedPath>,
+    ) -> Result<(), Ended> {
+        let is_alone = found.entry.parent == NO_PARENT
+            && (self.alone || self.sender.context.options.follow_ms.is_some());
+        let is_made_up = self.unsized_files.sizes.get(&found.identity.dev) == Some(&Sizes::MadeUp);
+        if !is_made_up || is_alone || self.sender.context.digests.is_some() {
+            return self.pipe(found, listed);
+        }
+        found.entry.size = PAGE;
+        found.entry.links = 1;
+        found.entry.extensions.push(Extension {
+            tag: MADE_UP,
+            bytes: Vec::new(),
+        });
+        self.unsized_files.are_packed = true;
+        self.small_file(found, listed)
+    }
+
+    /// Waits for packs that may have no room for some file, then sends those files.
+    fn finish_unsized(&mut self) -> Result<(), Ended> {
+        if self.unsized_files.are_packed {
+            self.sender.scheduler.wait_idle()?;
+        }
+        self.send_outgrown()
+    }
+
+    fn send_outgrown(&mut self) -> Result<(), Ended> {
+        let outgrown = self.sender.scheduler.take_outgrown();
+        let mut streams = outgrown.into_iter();
+        streams.try_for_each(|(found, listed)| self.pipe(found, listed))
     }
 }
