@@ -148,6 +148,19 @@ impl Error {
         Error::new(Kind::Usage, Side::Here, message)
     }
 
+    /// `/data/a: no space left`, for a line that is about the host where it is printed.
+    pub fn in_place(&self) -> String {
+        use std::os::unix::ffi::OsStrExt;
+        match &self.path {
+            Some(path) => format!(
+                "{}: {}",
+                printable(path.as_os_str().as_bytes()),
+                self.message
+            ),
+            None => self.message.clone(),
+        }
+    }
+
     pub fn at(mut self, path: impl AsRef<Path>) -> Self {
         self.path = Some(path.as_ref().to_owned());
         self

@@ -165,10 +165,9 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
 /// The error of a copy that cannot resume, because its pipe cannot be read again.
 fn unrepeatable(mut error: Error, request: &Request) -> Error {
     if error.kind == Kind::Lost {
-        error.message +=
-            "; the source is a pipe and cannot be read again, so this copy cannot be resumed";
+        error.message += "; a pipe cannot be read again, so this copy cannot be resumed";
         if request.options.spool && request.dest.host.is_some() {
-            error.message += " (the data that arrived is kept in a file beside its name)";
+            error.message += " (the data that arrived is kept in a file next to the destination)";
         }
     }
     error

@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Keep existing files; exit 11 if one differs
     #[arg(long, help_heading = COPYING)]
     pub no_clobber: bool,
-    /// DEST is the name of the copy, not its directory
+    /// Copy onto DEST, never into it
     #[arg(long, help_heading = COPYING)]
     pub no_target_directory: bool,
     /// Sync files and names to disk before exit 0
@@ -97,7 +97,7 @@ pub(super) struct Args {
     /// Resume without reading what is already there
     #[arg(long, help_heading = COPYING)]
     pub trust_partial: bool,
-    /// Write in place; failure leaves a half-written file
+    /// Write in place; a failure may leave half a file
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
     /// Replace files and write devices that are in use
@@ -106,7 +106,7 @@ pub(super) struct Args {
     /// Read block devices past the page cache, or fail
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
-    /// Copy files that are in use, as they are read
+    /// Copy files that change while they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,
     /// Write a list of digests for b3sum --check
@@ -232,7 +232,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", hide = true,
           value_parser = clap::value_parser!(u16).range(..=999))]
     pub retries: Option<u16>,
-    /// Give up after hearing nothing for this long [60s]
+    /// Silence that counts as a lost connection [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]
     pub timeout_s: u16,
@@ -317,19 +317,19 @@ impl Ignored {
     /// A line for each letter that was given.
     pub(super) fn told(&self) -> Vec<String> {
         [
-            (self.compression, "-C", "compression is on by itself"),
+            (self.compression, "-C", "compression is automatic"),
             (
                 self.through_here,
                 "-3",
                 "data goes from host to host, and through here where it cannot",
             ),
-            (self.old_protocol, "-O", "fastcp has a protocol of its own"),
+            (self.old_protocol, "-O", "fastcp uses its own protocol"),
             (
                 self.from_there,
                 "-R",
                 "both hosts are logged in to from here",
             ),
-            (self.sftp, "-s", "fastcp has a protocol of its own"),
+            (self.sftp, "-s", "fastcp uses its own protocol"),
             (self.no_name_check, "-T", "names are always checked"),
             (self.sftp_server.is_some(), "-D", "there is no SFTP server"),
             (!self.sftp_options.is_empty(), "-X", "there is no SFTP"),

@@ -53,7 +53,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
-            "--no-clobber leaves alone what is there, --inplace writes into it: choose one",
+            "--no-clobber keeps existing files, --inplace overwrites them: choose one",
         ));
     }
     if args.live && args.digests.is_some() {
@@ -127,7 +127,7 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
     if let Some(address) = args.bind {
         check_bind(address)?;
     }
-    let warning = "fastcp: warning: --no-encrypt: whoever is on the way can read what is copied \
+    let warning = "fastcp: warning: --no-encrypt: anyone on the network path can read the data \
                    (but not change it)";
     let is_clear = args.no_encrypt && is_remote;
     Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())

@@ -58,7 +58,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
     if all().count() > HOSTS_MAX {
         let number = all().count();
         return Err(Error::usage(format!(
-            "{number} destinations, and at most {HOSTS_MAX} go at once: copy to them in turns"
+            "{number} destinations given, at most {HOSTS_MAX} are allowed: copy in several runs"
         )));
     }
     let mut places = std::collections::HashSet::new();

@@ -134,7 +134,7 @@ const TIMEOUT_S_MIN: u64 = 5;
 const TIMEOUT_S_MAX: u64 = 3600;
 
 pub(super) fn timeout(text: &str) -> Result<u16, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
     match time.as_secs() {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
         _ => Err("from 5s to 1h".to_owned()),
@@ -159,7 +159,7 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn idle(text: &str) -> Result<u64, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2min are)"))?;
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
     if time.is_zero() || time > IDLE_MAX {
         return Err("from 1ms to 1day".to_owned());
     }

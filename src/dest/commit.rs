@@ -80,7 +80,7 @@ pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
 pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()> {
     if rules.fsync {
         let synced = file.sync_all();
-        synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
+        synced.map_err(|cause| slot.error("cannot sync it to disk", cause))?;
     }
     // Network file systems write back at each close. Closing a second handle reports their errors,
     // while the first handle keeps the lock until the rename is done.
@@ -92,7 +92,7 @@ pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()>
 fn rename(from: &OsStr, slot: &EntrySlot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused("is a directory"),
-        _ => slot.name_error("cannot put it under its name", cause),
+        _ => slot.name_error("cannot give the finished file its name", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let to = slot.name.as_os_str();

@@ -46,7 +46,7 @@ impl Device {
         let path = slot.path();
         let refused = |message: String| Error::new(Kind::Refused, Side::Dest, message).at(&path);
         if rules.no_clobber {
-            let message = "is a block device, whose content --no-clobber leaves alone";
+            let message = "is a block device; --no-clobber does not overwrite it";
             return Err(refused(message.to_owned()));
         }
         // Even `--force` does not write a device that is too small.
@@ -100,7 +100,7 @@ impl Device {
     /// Syncs the device. Always call this after the last byte: an error of the disk shows here.
     pub(super) fn finish(&self) -> Result<ExistingEntry> {
         let synced = self.device.sync();
-        synced.map_err(|cause| self.failed("cannot make it durable", cause))?;
+        synced.map_err(|cause| self.failed("cannot sync it to disk", cause))?;
         // Nothing shows later whether a device was written since, so these values mean nothing.
         Ok(ExistingEntry {
             is_file: false,

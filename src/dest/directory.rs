@@ -158,7 +158,7 @@ impl Directory {
             let inherited = self.stat()?.st_mode & 0o2000;
             let set = self.dir.handle();
             let set = set.and_then(|fd| Ok(acl.give(&*fd, inherited)?));
-            set.map_err(|cause| self.error("cannot set the permissions", cause))?;
+            set.map_err(|cause| self.error("cannot set the mode", cause))?;
             None
         } else if self.made {
             // A directory inherits the set-group-ID bit from the one above it, and keeps it.

@@ -20,9 +20,9 @@ impl EntrySlot {
     pub(super) fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         let cause = cause.into();
         let hint = match Errno::from_io_error(&cause) {
-            Some(Errno::INVAL | Errno::ILSEQ) => {
-                Some("the file system takes no such name; rename it, or copy it to another one")
-            }
+            Some(Errno::INVAL | Errno::ILSEQ) => Some(
+                "the file system does not allow this name; rename the file, or copy it to another file system",
+            ),
             Some(Errno::NOSPC) if has_no_inodes(&self.dir) => {
                 Some("the file system has no inodes left (see df -i)")
             }

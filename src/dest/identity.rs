@@ -68,7 +68,7 @@ pub(super) fn give_mode(
         && let Some(acl) = slot.dir.default_acl()
     {
         let given = acl.masked(entry.mode & 0o777).give(file, 0);
-        return given.map_err(|cause| slot.error("cannot set the permissions", cause));
+        return given.map_err(|cause| slot.error("cannot set the mode", cause));
     }
     let mode = match rules.preserve {
         true => rules.mode_of(entry, stat),

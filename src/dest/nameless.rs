@@ -90,7 +90,9 @@ impl<'a> Nameless<'a> {
     /// Links the file to its final name. False if the name is taken, or links are not possible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
-        let failed = |cause: std::io::Error| slot.name_error("cannot put it under its name", cause);
+        let failed = |cause: std::io::Error| {
+            slot.name_error("cannot give the finished file its name", cause)
+        };
         let dir = slot.dir.handle().map_err(failed)?;
         let to = slot.name.as_os_str();
         let through_proc = || {

@@ -298,7 +298,7 @@ fn place_of(slot: &EntrySlot) -> NamePlace {
 fn is_taken(slot: &EntrySlot) -> Error {
     let message = match slot.name.as_bytes().ends_with(b".journal") {
         true => {
-            "is the name of the journal of a copy that is running; copy this file when it has ended"
+            "a running copy uses this name for its journal; copy this file after that copy has ended"
         }
         false => "is the unfinished file of another fastcp; copy this file when that has ended",
     };

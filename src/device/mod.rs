@@ -81,7 +81,8 @@ impl BlockDevice {
             }
             std::thread::sleep(INTERVAL);
         };
-        let failed = |cause: Errno| Error::io(kind(side), side, path, "cannot look at it", cause);
+        let failed =
+            |cause: Errno| Error::io(kind(side), side, path, "cannot read its status", cause);
         let stat = fstat(&fd).map_err(failed)?;
         if file_type(&stat) != FileType::BlockDevice {
             let message = "is not a block device";
@@ -124,7 +125,9 @@ impl BlockDevice {
         let fd = fd.map_err(|cause| failed(cause.into()))?;
         let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
         if file_type(&stat) != FileType::BlockDevice || stat.st_rdev != self.rdev {
-            return Err(failed(io::Error::other("the name was given to another")));
+            return Err(failed(io::Error::other(
+                "the path now leads to another device",
+            )));
         }
         let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT));
         flags.map_err(|cause| failed(cause.into()))?;

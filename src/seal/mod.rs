@@ -45,9 +45,9 @@ pub struct SealTicket {
     pub counter: u64,
 }
 
-/// The frame was not sealed with this session's key, or was changed on the way.
+/// The frame was received data failed authentication with this session's key, or was changed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not sealed with this session's key")]
+#[error("received data failed authentication with this session's key")]
 pub struct Unsealed;
 
 /// Seals everything that this process sends in one direction of a session; all workers share it.

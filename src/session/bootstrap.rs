@@ -193,7 +193,7 @@ impl Bootstrap<'_> {
         })?;
         if program.length() > PROGRAM_MAX {
             return Err(self
-                .refusal("the program for it is too big to be one")
+                .refusal("this file is too large to be fastcp")
                 .at(program.path()));
         }
         off_task(move || {
@@ -220,7 +220,7 @@ impl Bootstrap<'_> {
             let read = read.0?;
             if read == 0 {
                 return Err(self
-                    .refusal("the program became shorter")
+                    .refusal("the file shrank while it was sent")
                     .at(parcel.program.path()));
             }
             match timeout(self.limit, write(stdin, &piece[..read])).await {
@@ -242,7 +242,7 @@ impl Bootstrap<'_> {
         match hello.program == program.digest() {
             true => Ok(hello),
             false => Err(self
-                .refusal("what runs there is not the program that was sent")
+                .refusal("a different fastcp started than the one that was sent")
                 .into()),
         }
     }
@@ -276,7 +276,7 @@ impl Bootstrap<'_> {
     }
 
     fn out_of_place(&self) -> Error {
-        self.refusal("said something out of place before its hello")
+        self.refusal("sent unexpected output before fastcp started (a login banner or script?)")
     }
 
     fn refusal(&self, message: impl AsRef<str>) -> Error {

@@ -202,7 +202,11 @@ pub fn lost(error: ControlError) -> Error {
         ControlError::BadMessage(_) => Kind::Breach,
         _ => Kind::Lost,
     };
-    Error::new(kind, Side::Here, format!("lost the other end: {error}"))
+    Error::new(
+        kind,
+        Side::Here,
+        format!("the control connection was closed: {error}"),
+    )
 }
 
 pub fn breach(what: &str) -> Error {

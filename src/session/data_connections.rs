@@ -203,7 +203,7 @@ fn lost(
 fn why(registration: &Registration) -> io::Error {
     match registration.why() {
         Some(dead) => io::Error::other(dead),
-        None => io::Error::other("what came was not sealed with this session's key"),
+        None => io::Error::other("received data failed authentication with this session's key"),
     }
 }
 

@@ -176,7 +176,7 @@ impl ReceivingEnd {
                 return;
             }
             // Control is lost. A reason that its reader gets within a second counts instead.
-            let message = "lost the other end: it no longer listens";
+            let message = "the control connection was closed";
             let lost = Error::new(Kind::Lost, Side::Here, message);
             end_later(self.receiver.context.shutdown.clone(), lost);
         }

@@ -326,12 +326,13 @@ impl HeartShared {
         let (seconds, host) = (self.timeout.as_secs(), self.host());
         if connection_set.was_ever_proven() {
             let message = format!(
-                "all data connections were lost, and for {seconds} s none could be kept up: {cause}"
+                "all data connections were lost and none could be restored within {seconds} s: {cause}"
             );
             return Error::new(Kind::Lost, Side::Here, message);
         }
         let message = format!(
-            "{host}: logged in, but no data connection within {seconds} s: {cause}; is there a firewall between?"
+            "{host}: logged in, but no data connection within {seconds} s: {cause}; \
+             a firewall may block it (see --ports and --route)"
         );
         Error::new(Kind::Connect, Side::Here, message)
     }

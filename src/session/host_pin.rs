@@ -69,7 +69,7 @@ pub async fn again(
     let address = pin.address(host)?;
     let pinned = ssh::pinned(host, options, &address).await?;
     let name = printable(host.name.as_bytes());
-    let detail = format!("{name} has several addresses: it was at {address}");
+    let detail = format!("{name} has several addresses: using {address} again");
     reporter.detail(&detail);
     Some(pinned)
 }

@@ -206,7 +206,7 @@ impl Met {
             let status = self.process.end(ABORT_PATIENCE).await;
             let words = self.words.last().await;
             let why = status.and_then(|status| ssh::why_lost(status, &words, self.rsh));
-            let message = format!("lost the far end: {cause}");
+            let message = format!("the control connection was closed: {cause}");
             return Err(why.unwrap_or_else(|| Error::new(Kind::Lost, Side::Here, message)));
         }
         let (control, _writer) = Outgoing::start(self.stdin);

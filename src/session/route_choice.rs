@@ -160,6 +160,7 @@ impl RouteChooser<'_> {
 
     async fn choose(&self, listen: oneshot::Receiver<Listen>) {
         let mut course = AttemptState::default();
+        course.choice.begin(self.opened_at.elapsed());
         let mut listen = std::pin::pin!(listen);
         let mut looks_at = Instant::now();
         loop {
@@ -309,7 +310,9 @@ impl RouteChooser<'_> {
     fn no_way(&self, why: &str) -> Error {
         let host = printable(self.host.name.as_bytes());
         let why = why.split(" (os error").next().unwrap_or(why);
-        let message = format!("{host}: logged in, but {why}; is there a firewall between?");
+        let message = format!(
+            "{host}: logged in, but {why}; a firewall may block it (see --ports and --route)"
+        );
         Error::new(Kind::Connect, Side::Here, message)
     }
 }

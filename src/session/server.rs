@@ -290,7 +290,7 @@ impl<'a> ServerCopy<'a> {
             tuning::check_congestion(name)?;
         }
         let suite = Suite::from_number(open.suite).filter(|suite| *suite != Suite::None);
-        let suite = suite.ok_or_else(|| breach("an unknown seal"))?;
+        let suite = suite.ok_or_else(|| breach("an unknown cipher suite"))?;
         let (dialler, flow) = match sends {
             true => (DialRole::Receives, Flow::Out),
             false => (DialRole::Sends, Flow::In),
@@ -461,7 +461,7 @@ impl<'a> ServerCopy<'a> {
 async fn join(session: &str) -> Result<(), NotServed> {
     let joined = meeting_socket::join(session).await;
     joined.map_err(|error| {
-        let message = format!("the session that this login is for cannot be joined: {error}");
+        let message = format!("cannot add this login to its session: {error}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
     })
 }

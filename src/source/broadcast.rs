@@ -276,7 +276,8 @@ impl BroadcastTap {
 
     fn left_behind(&self) -> Error {
         let seconds = self.broadcast.patience.as_secs();
-        let message = format!("others waited {seconds} s for this destination, which took nothing");
+        let message =
+            format!("this destination accepted no data for {seconds} s while the others waited");
         Error::new(Kind::Lost, Side::Source, message).at(self.path())
     }
 

@@ -111,7 +111,7 @@ impl FoundFile {
         } else if now.mtime != then.mtime {
             "was written while it was copied"
         } else {
-            "it or its owner, mode or names changed while it was copied"
+            "its content, owner, mode or link count changed while it was copied"
         };
         Err(self.changed(what))
     }

@@ -254,8 +254,15 @@ fn examine(
             Errno::NOTDIR,
         ));
     }
-    let name = name_of(&full, ending, lookup)
-        .map_err(|cause| Error::io(Kind::Read, Side::Source, shown, "cannot name it", cause))?;
+    let name = name_of(&full, ending, lookup).map_err(|cause| {
+        Error::io(
+            Kind::Read,
+            Side::Source,
+            shown,
+            "cannot determine its name",
+            cause,
+        )
+    })?;
     Ok(NamedSource {
         path: full,
         name,

@@ -236,7 +236,7 @@ mod tests {
             ),
             (
                 |path| std::fs::hard_link(path, path.with_extension("2")).unwrap(),
-                "it or its owner, mode or names changed while it was copied",
+                "its content, owner, mode or link count changed while it was copied",
             ),
         ];
         for (change, message) in table {

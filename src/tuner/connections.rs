@@ -34,10 +34,7 @@ impl Tuner {
         if linked && lossy && self.may_try_bbr(now, rates) {
             self.begin(now, Change::Congestion(Congestion::Bbr), rates);
             self.decision.congestion = Congestion::Bbr;
-            return Some(format!(
-                "bbr: {:.2} % is lost on the way",
-                rates.loss * 100.0
-            ));
+            return Some(format!("bbr: {:.2} % packet loss", rates.loss * 100.0));
         }
         if self.start.forced.streams.is_some() {
             return None;

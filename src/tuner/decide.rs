@@ -275,7 +275,7 @@ impl Tuner {
         self.set_rung(to);
         self.decision.spare = None;
         self.set_scout(now, None);
-        Some(format!("{}: the link is slow and full", LADDER[to]))
+        Some(format!("{}: the link is slow and saturated", LADDER[to]))
     }
 
     /// Leaves a method for slow links in one step if workers are the bottleneck and the link waits

@@ -207,7 +207,7 @@ impl Tuner {
         self.rise.target = None;
         self.decision.streams = fit;
         self.full = Some((rates.wire, now));
-        Some(format!("{}: the link is slow and full", streams(fit)))
+        Some(format!("{}: the link is slow and saturated", streams(fit)))
     }
 
     /// Starts another rise if a slow link that was full carries clearly more and has no queue: it

@@ -234,7 +234,7 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
     let is_far = start.round_trip >= FAR_AWAY;
     if rates.loss >= LOSSY && is_far && !start.may_bbr && !bbr && !asked {
         hints.push(format!(
-            "{:.2} % was lost on the way: bbr in net.ipv4.tcp_allowed_congestion_control of the \
+            "{:.2} % packet loss: adding bbr to net.ipv4.tcp_allowed_congestion_control of the \
              sending host may help",
             rates.loss * 100.0
         ));

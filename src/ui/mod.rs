@@ -313,7 +313,7 @@ fn sentence(error: &Error, hosts: &EndHosts) -> String {
         (Some(host), Some(path)) => format!("{host}:{path}"),
         (Some(host), None) => host.clone(),
         (None, Some(path)) => path,
-        (None, None) => error.side.to_string(),
+        (None, None) => return harmless(&format!("fastcp: {}", error.message)),
     };
     harmless(&format!("fastcp: {place}: {}", error.message))
 }
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(told(Side::Dest, path), "fastcp: db1:/srv/x: no space left");
         assert_eq!(told(Side::Dest, None), "fastcp: db1: no space left");
         assert_eq!(told(Side::Source, path), "fastcp: /srv/x: no space left");
-        assert_eq!(told(Side::Source, None), "fastcp: source: no space left");
+        assert_eq!(told(Side::Source, None), "fastcp: no space left");
         assert_eq!(told(Side::Here, None), "fastcp: no space left");
     }
 }

@@ -84,15 +84,15 @@ fn ending(probed: &Probed) -> Vec<String> {
     let (names, numbers) = formula(expected);
     let mut lines = vec![
         String::new(),
-        row("a copy makes", &format!("{makes} by {by}")),
+        row("expected", &format!("{makes} with {by}")),
         format!("  = min({names})"),
         format!("  = min({numbers})"),
     ];
     if let Some(first) = &probed.link.first {
         let from = flags(first.method, first.streams);
         lines.push(row(
-            "it begins",
-            &format!("with {from}, unless told otherwise"),
+            "starts",
+            &format!("with {from}, unless set by options"),
         ));
     }
     if !probed.outcome.route.is_empty() {
@@ -127,7 +127,7 @@ fn destination(tried: &Tried) -> String {
 fn link(carried: &Carried) -> String {
     let note = match carried.up {
         0 => "  inside the login".to_owned(),
-        up if up < carried.streams => format!("  only {up} came up"),
+        up if up < carried.streams => format!("  only {up} connected"),
         _ => String::new(),
     };
     format!("{}{note}", rate(carried.bytes_per_s))
@@ -302,7 +302,10 @@ mod tests {
             }))
         };
         assert_eq!(carried(8, 8), ["  8           81.4 MB/s"]);
-        assert_eq!(carried(16, 8), ["  16          81.4 MB/s  only 8 came up"]);
+        assert_eq!(
+            carried(16, 8),
+            ["  16          81.4 MB/s  only 8 connected"]
+        );
         assert_eq!(carried(1, 0), ["  1           81.4 MB/s  inside the login"]);
         let round_trip = rows(&Finding::RoundTrip(Duration::from_micros(50_430)));
         assert_eq!(

@@ -123,7 +123,7 @@ fn done(outcome: &Outcome) -> String {
     if counters.damaged_bytes > 0 {
         let damaged = size(counters.damaged_bytes);
         let comma = if line.ends_with(',') { "" } else { "," };
-        line += &format!("{comma} {damaged} were damaged there and sent again,");
+        line += &format!("{comma} {damaged} were damaged at the destination and sent again,");
     }
     let time = time(outcome);
     line += &format!(" in {}", duration(time));
@@ -343,7 +343,7 @@ pub(super) mod tests {
             [
                 "3 files, 1.07 GB (1.00 MB equal or empty, not sent),",
                 "600 MB of it already there and verified,",
-                "3.00 MB were damaged there and sent again, in 4.7 s, 101 MB/s",
+                "3.00 MB were damaged at the destination and sent again, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
             ]
         );
@@ -354,7 +354,7 @@ pub(super) mod tests {
         outcome.counters.damaged_bytes = 3_000_000;
         outcome.counters.already_bytes = 0;
         let damaged = lines(&outcome, usize::MAX).remove(0);
-        assert!(damaged.contains(", 3.00 MB were damaged there and sent again, in"));
+        assert!(damaged.contains(", 3.00 MB were damaged at the destination and sent again, in"));
         assert!(!damaged.contains(",,"));
     }
 

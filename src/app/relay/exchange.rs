@@ -40,7 +40,7 @@ pub struct RelayEnd {
 impl RelayEnd {
     /// The server has closed control.
     pub fn lost(end: RelaySide) -> RelayEnd {
-        let message = "lost the far end: it no longer listens";
+        let message = "the control connection was closed";
         RelayEnd {
             error: Error::new(Kind::Lost, Side::Here, message),
             at: Some(end),

@@ -155,6 +155,7 @@ impl RelayRoutes<'_> {
         let (mut sender_at, mut receiver_at): (Option<Listen>, Option<Listen>) = (None, None);
         // A login's round trip serves as an estimate of that between the hosts.
         let mut choice = RouteChoice::default();
+        choice.begin(self.opened_at.elapsed());
         let (mut has_looked_up, mut has_told) = (false, false);
         let mut looks_up_at = Instant::now() + LOOK_UP_AFTER;
         let mut ticks = interval(LOOK);
@@ -370,8 +371,8 @@ impl RelayRoutes<'_> {
         let (source, dest) = self.request.hosts().expect("both ends are remote");
         let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
         let message = format!(
-            "logged in, but no data connection between {} and {}: {cause}; is there a firewall \
-             between?",
+            "logged in, but no data connection between {} and {}: {cause}; a firewall may \
+             block it (see --ports and --route)",
             shown(source),
             shown(dest)
         );
@@ -382,7 +383,7 @@ impl RelayRoutes<'_> {
         let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
         let seconds = timeout.as_secs();
         let message = format!(
-            "all data connections were lost, and for {seconds} s none could be kept up: {cause}"
+            "all data connections were lost and none could be restored within {seconds} s: {cause}"
         );
         Error::new(Kind::Lost, Side::Here, message)
     }

@@ -69,9 +69,9 @@ pub enum Dead {
     NothingParsed(Duration),
     #[error("the other host acknowledged nothing on it for {} s", .0.as_secs())]
     NothingAcknowledged(Duration),
-    #[error("the other end no longer has it")]
+    #[error("the other side closed it")]
     NotListed,
-    #[error("it was dialled again")]
+    #[error("replaced by a new connection")]
     Replaced,
     #[error("another route is in use")]
     NotNeeded,

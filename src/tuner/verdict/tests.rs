@@ -154,7 +154,7 @@ fn loss_without_bbr_is_worth_a_hint() {
         ..copy()
     };
     let hints = |start| verdict(lossy, Sample::default(), start).hints;
-    assert!(hints(start())[0].starts_with("0.10 % was lost on the way: bbr"));
+    assert!(hints(start())[0].starts_with("0.10 % packet loss: adding bbr"));
     assert!(
         hints(Start {
             may_bbr: true,

@@ -147,7 +147,9 @@ fn a_name_that_cannot_be_given_fails_its_file_alone(case: &Case) {
         let failed = Inject::new().fail("link", errno).on("*/dst/tree/b");
         let done = case.copying(&["-r"], "tree", "").inject(&failed).run();
         failed.assert_struck(1);
-        done.exits(8).says("tree/b").says("under its name");
+        done.exits(8)
+            .says("tree/b")
+            .says("give the finished file its name");
         assert_eq!(case.dst.dir("tree").names(), ["a", "c"]);
         std::fs::remove_dir_all(case.dst.path("tree")).expect("remove the copy");
         for journal in case.dst.journals() {

@@ -270,7 +270,7 @@ fn changes_are_told_with_their_reasons(case: &Case) {
                 || change.starts_with("lzma");
             is_change
                 && (reason.starts_with("the network is the limit")
-                    || reason.starts_with("the link is slow and full"))
+                    || reason.starts_with("the link is slow and saturated"))
         })
     });
 }

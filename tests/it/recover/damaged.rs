@@ -128,7 +128,7 @@ fn any_damage_to_a_partial_is_found_and_sent_again(case: &Case) {
         let wire = done.wire_bytes();
         println!("{what}: {wire} bytes on the wire");
         if what != "extended" && what != "cut" {
-            done.says("damaged there and sent again");
+            done.says("damaged at the destination and sent again");
         }
         if what != "cut" && case.way != Way::Here {
             assert!(wire < SIZE - SIZE / 5, "{what}: {wire} bytes were sent");
@@ -238,7 +238,7 @@ fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
     let there = interrupted(case);
     flip(&partial(case), there[there.len() / 2].start);
     let done = again(case, &[]);
-    done.says("damaged there and sent again");
+    done.says("damaged at the destination and sent again");
     done.never_says("before it changed");
 }
 
@@ -253,7 +253,8 @@ fn what_cannot_be_read_again_is_sent_again(case: &Case) {
     let inject = inject.on("*.part").after(1).times(2);
     let run = case.copying(&["--summary", "--compress", "none"], "a", "b");
     let done = run.inject(&inject).run();
-    done.succeeds().says("damaged there and sent again");
+    done.succeeds()
+        .says("damaged at the destination and sent again");
     inject.assert_struck(2);
     assert!(done.wire_bytes() < SIZE, "{} bytes", done.wire_bytes());
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
@@ -338,7 +339,8 @@ fn a_write_that_the_disk_lost_is_found_after_a_kill(case: &Case) {
     assert!(lost, "the disk took it all");
     kill_receiver(case, run);
     let done = case.copy(&["--summary"], "a", "disk/b");
-    done.succeeds().says("damaged there and sent again");
+    done.succeeds()
+        .says("damaged at the destination and sent again");
     // Compares with the content on disk.
     let copied = File::open(at.path("b")).expect("open it");
     copied.sync_all().expect("there is room");

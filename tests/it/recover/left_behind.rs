@@ -57,8 +57,8 @@ fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
     inject.assert_struck(1);
     let journal = the_one(case.dst.journals());
     let told = format!(
-        "dest: {}: cannot remove the journal of this copy: operation not permitted; it is of no \
-         more use, remove it by hand\n",
+        "fastcp: {}: cannot remove the journal of this copy: operation not permitted; the file is \
+         no longer needed, delete it by hand\n",
         journal.display()
     );
     done.succeeds().says(&told);

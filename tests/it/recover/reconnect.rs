@@ -240,7 +240,7 @@ fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
     let done = run.wait();
     done.exits(9)
         .says("fifo")
-        .says("it cannot be read a second time")
+        .says("a pipe cannot be read again")
         .says("1 failed")
         .says("logged in again once");
     assert_eq!(case.dst.names(), ["a", "version"]);

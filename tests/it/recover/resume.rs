@@ -203,7 +203,7 @@ fn pieces_of_two_chunks_are_verified_like_others(case: &Case) {
     let partial = OpenOptions::new().write(true).open(partial).expect("open");
     partial.write_all_at(b"x", 25 * MIB as u64).expect("write");
     let done = case.copy(&["--summary", "--compress", "zstd:3"], "a", "b");
-    done.succeeds().says("were damaged there");
+    done.succeeds().says("were damaged at the destination");
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
     let wire = done.wire_bytes();
     assert!(wire < 4 * MIB, "{wire} bytes were sent");
