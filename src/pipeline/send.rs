@@ -157,7 +157,7 @@ impl Sender {
                 }
             }
             worker.clock.turn_to(Activity::Nothing);
-            if self.scheduler.is_all_taken() {
+            if self.scheduler.is_all_taken() && !self.context.is_ending() {
                 self.context.progress.set_phase(Phase::Flushing);
             }
         }
@@ -202,7 +202,10 @@ impl Sender {
         let error = Error::new(
             Kind::Verify,
             Side::Dest,
-            "failed verification again and again",
+            format!(
+                "a chunk failed verification {NACKS_MAX} times; check the memory and the network \
+                 hardware"
+            ),
         );
         match &plan.what {
             PlannedContent::Part(part) => {

@@ -63,7 +63,7 @@ impl Shutdown {
 
     /// The cause of an end that has come.
     pub fn error(&self) -> Error {
-        let unknown = || Error::new(Kind::Lost, Side::Here, "ended for no known reason");
+        let unknown = || Error::new(Kind::Lost, Side::Here, "ended for an unknown reason");
         self.cause().unwrap_or_else(unknown)
     }
 

@@ -80,6 +80,19 @@ impl Entries {
         )
     }
 
+    /// The same for an entry that is new; None if it is in place, failed or being received. One look
+    /// at the table: when the last child of a directory is accounted for, the directory leaves it.
+    pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
+        let is_listing = self.context().digests.is_some();
+        let table = self.table();
+        (!table.is_known(entry.id)).then(|| {
+            (
+                table.locate(entry.id, entry.parent, &entry.name, is_listing),
+                table.path_of(entry.id, entry.parent, &entry.name),
+            )
+        })
+    }
+
     /// A file that is being received.
     pub fn open_file(&self, id: EntryId) -> Option<Arc<OpenFile>> {
         self.table().files.get(&id).cloned()

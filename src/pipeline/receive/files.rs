@@ -86,7 +86,11 @@ impl Files {
     /// put it there.
     fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<ExistingEntry>)> {
         let Some(end) = file.end.get() else {
-            let early = Error::new(Kind::Lost, Side::Dest, "ended before its time");
+            let early = Error::new(
+                Kind::Lost,
+                Side::Dest,
+                "the copy ended before the end of this file",
+            );
             return Err(early.at(file.path()));
         };
         match &file.output {

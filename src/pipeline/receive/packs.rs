@@ -122,10 +122,9 @@ impl PackPlacer {
     }
 
     fn member(&self, entry: &Entry, content: &[u8], records: &mut Vec<Finished>) {
-        if self.entries.table().is_known(entry.id) {
+        let Some((location, path)) = self.entries.locate_new(entry) else {
             return; // It failed at the sender, or came before.
-        }
-        let (location, path) = self.entries.locate(entry);
+        };
         let (slot, listed) = match location {
             Location::Slot(slot, listed) => (slot, listed),
             Location::Directory(..) | Location::Exit(..) | Location::Unknown => {

@@ -49,7 +49,10 @@ impl Report {
     /// honest sender sends it.
     pub fn damaged(&self, chunk: u64) {
         if self.count_damage(chunk) > NACKS_MAX {
-            let message = "failed verification again and again";
+            let message = format!(
+                "a chunk failed verification more than {NACKS_MAX} times; check the memory and the \
+                 network hardware"
+            );
             let error = Error::new(Kind::Verify, Side::Dest, message);
             return self.context.shutdown.end(error);
         }

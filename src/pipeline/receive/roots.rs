@@ -156,7 +156,10 @@ impl Entries {
     /// it.
     fn remove_journal(&self, journal: &Journal) {
         if let Err(error) = journal.remove() {
-            let line = format!("fastcp: {error}; it is of no more use, remove it by hand");
+            let line = format!(
+                "fastcp: {}; the file is no longer needed, delete it by hand",
+                error.in_place()
+            );
             (self.sessions.tell)(&line);
         }
     }
@@ -170,8 +173,8 @@ impl Entries {
         if !journal.is_useful() || !is_kept {
             self.remove_journal(journal);
         } else if !user_key().is_kept {
-            let line = "fastcp: nothing of this copy can be resumed: this user has no place for a \
-                        key in ~/.local/state/fastcp on the host that receives; set XDG_STATE_HOME";
+            let line = "fastcp: this copy cannot be resumed: the receiving host has no writable \
+                        ~/.local/state/fastcp for this user; set XDG_STATE_HOME there";
             (self.sessions.tell)(line);
         }
         journal.release();
@@ -214,7 +217,10 @@ fn device_places(
             name: name.as_os_str().to_owned(),
         }],
         Err(error) => {
-            let line = format!("fastcp: {error}; if this copy is cut short it begins anew");
+            let line = format!(
+                "fastcp: {}; if this copy is interrupted, it cannot be resumed",
+                error.in_place()
+            );
             (destination.sessions.tell)(&line);
             Vec::new()
         }

@@ -130,7 +130,7 @@ impl Sender {
                 return Some(Frame::Kept(frame));
             }
             Bytes::Gone => {
-                let message = "arrived damaged, and cannot be read again";
+                let message = "arrived damaged, and a pipe cannot be read again";
                 let error = Error::new(Kind::Verify, Side::Dest, message);
                 self.fail_pipe(&part.pipe, error.at(&part.pipe.path));
                 return None;
@@ -183,7 +183,6 @@ impl Sender {
 
 /// An earlier session of this copy started a pipe that cannot be read a second time.
 pub(in crate::pipeline) fn begun_before(side: Side) -> Error {
-    let message =
-        "the connection was lost since this was begun, and it cannot be read a second time";
+    let message = "the connection was lost, and a pipe cannot be read again";
     Error::new(Kind::Read, side, message)
 }

@@ -49,6 +49,11 @@ pub struct RouteChoice {
 }
 
 impl RouteChoice {
+    /// The choice begins `now`.
+    pub fn begin(&mut self, now: Duration) {
+        self.without = now;
+    }
+
     /// A host has said where it listens, `now`.
     pub fn heard(&mut self, now: Duration) {
         self.patience.heard(now);
@@ -383,5 +388,19 @@ mod tests {
         (reverse.view.up, reverse.view.has_sound) = (Some(Route::Direct), true);
         reverse.run(30_000..30_020);
         assert_eq!(reverse.running, [Route::Direct]);
+    }
+
+    #[test]
+    fn the_first_answer_has_its_time_however_long_the_sources_were_counted() {
+        let mut choice = RouteChoice::default();
+        choice.begin(Duration::from_secs(60));
+        let view = RouteView {
+            up: None,
+            has_sound: false,
+            is_dialling: true,
+            answer: DialAnswer::Silent,
+        };
+        let soon = Duration::from_millis(60_900);
+        assert_eq!(choice.next(soon, view, |_| true), RouteSteps::default());
     }
 }

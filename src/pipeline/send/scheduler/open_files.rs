@@ -443,6 +443,10 @@ impl OpenFiles {
 
     /// Removes all files, which the caller closes.
     pub(super) fn take_all(&mut self) -> OpenFiles {
-        std::mem::take(self)
+        OpenFiles {
+            open: std::mem::take(&mut self.open),
+            discarded: std::mem::take(&mut self.discarded),
+            ..OpenFiles::default()
+        }
     }
 }

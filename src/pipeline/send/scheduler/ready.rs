@@ -169,7 +169,11 @@ impl ReadyChunks {
 
     /// Removes all that is planned, which may hold files open.
     pub(super) fn take_all(&mut self) -> ReadyChunks {
-        std::mem::take(self)
+        ReadyChunks {
+            fresh: std::mem::take(&mut self.fresh),
+            parts: std::mem::take(&mut self.parts),
+            ..ReadyChunks::default()
+        }
     }
 
     /// What begins next. None if nothing is planned.
