@@ -58,14 +58,14 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     if args.live && args.digests.is_some() {
         return Err(Error::usage(
-            "--digests cannot list what --live copies: chunks of a file that changes are read at \
-             different times, and no digest of the whole is right; leave out one of the two",
+            "--digests and --live cannot be combined: a file that changes during the copy has no \
+             single digest",
         ));
     }
     if args.digests.as_deref() == Some(Path::new("-")) {
         return Err(Error::usage(
-            "--digests -: the list cannot go to stdout, for a copy that loses its connection begins \
-             it again: name a file (./- for one of that name)",
+            "--digests cannot write to stdout, because a retry rewrites the list: name a file (./- \
+             for a file called \"-\")",
         ));
     }
     if args.json && dest.what == EndKind::Stdio {
@@ -121,7 +121,7 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
     }
     if args.sudo.is_some() && args.rsh == Rsh::Local {
         return Err(Error::usage(
-            "--sudo is for a host that ssh reaches; with --rsh local run fastcp itself by sudo",
+            "--sudo needs a host that ssh reaches; with --rsh local, run sudo fastcp",
         ));
     }
     if let Some(address) = args.bind {
@@ -152,8 +152,8 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
     }
     if args.bind.is_some() {
         return Err(Error::usage(
-            "--bind is an address of this host, and the data does not come by here: \
-             --address says where the host that listens is dialled",
+            "--bind sets an address of this host, but this copy goes directly between two others: \
+             use --address for the listening host",
         ));
     }
     Ok(())

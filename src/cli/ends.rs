@@ -75,8 +75,8 @@ fn with_commands(
         (2, ..) => (operands.next(), operands.next()),
         _ => {
             return Err(Error::usage(
-                "a command is one end of a copy, so one more operand is needed for the other end \
-                 (and HOST: for the command where it runs there): \
+                "a command replaces SOURCE or DEST, so exactly one more operand is needed (add \
+                 HOST: to run the command on that host): \
                  fastcp --from-command CMD [HOST:] DEST, fastcp SOURCE [HOST:] --to-command CMD",
             ));
         }
@@ -99,8 +99,8 @@ pub(super) fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -
     };
     if let Some(path) = place.as_ref().filter(|place| !is_place(place)) {
         return Err(Error::usage(format!(
-            "{} is a path, and {flag} takes its place: \
-             write HOST: for where the command runs, - for here",
+            "{} is a path, but {flag} replaces the path: \
+             write HOST: to run the command on HOST, or - to run it here",
             name(path)
         )));
     }

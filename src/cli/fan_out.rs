@@ -74,8 +74,8 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
 fn check_flags(args: &Args) -> Result<()> {
     if args.address.is_some() && args.route != Some(Route::Reverse) {
         return Err(Error::usage(
-            "--address is where one far end is dialled: with --also leave it out, or say \
-             --route reverse, with which it is where they dial this host",
+            "--address names one host, so it cannot be used with --also; with --route reverse it \
+             names this host, and is allowed",
         ));
     }
     Ok(())

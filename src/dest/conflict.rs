@@ -25,8 +25,8 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
     for (source, target) in sources.iter().zip(resolved) {
         if let Some(first) = seen.insert(target.key(source), source) {
             let message = format!(
-                "{} and {} would both land there; copy them one by one or to different names \
-                 (a directory typed without a slash at the end lands under its own name)",
+                "{} and {} would get the same name; copy them one by one or to different names \
+                 (without a slash at the end, a directory keeps its own name)",
                 first.shown(),
                 source.shown()
             );
@@ -54,7 +54,7 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
     }
     let lies_in = |dir: &Arc<Dir>| lies_in(dir, (root.dev, root.ino));
     if root.is_directory && target.landing.dir().is_some_and(lies_in) {
-        return refused("is a directory that this lies in; it cannot be copied into itself");
+        return refused("contains this; a directory cannot be copied into itself");
     }
     Ok(())
 }
@@ -117,8 +117,8 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
             Err(Error::io(Kind::Write, Side::Dest, path, &what, cause))
         }
         Ok(()) if !source.root.is_directory && is_append_only(&slot.dir) => {
-            let message = "the directory is append-only, so an unfinished file in it could not get \
-                           its name nor be removed; chattr -a lifts that";
+            let message = "the directory is append-only, so a partial file could not be renamed or \
+                           removed; clear this with chattr -a";
             Err(Error::new(Kind::Write, Side::Dest, message).at(slot.dir.path()))
         }
         // An old kernel cannot answer this; then the first file shows it.
@@ -151,7 +151,7 @@ pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result
     // If the path is unknown, the copy continues.
     let path = path.unwrap_or_default();
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
-        let message = "is no device; a file that is made there would be one in memory";
+        let message = "is no device; a new file in /dev would be stored in memory (check the name)";
         return Err(Error::new(Kind::Usage, Side::Dest, message).at(target.path(source)));
     }
     Ok(())

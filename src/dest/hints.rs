@@ -46,7 +46,7 @@ impl EntrySlot {
         } else if there.contains(StatxAttributes::APPEND) {
             Some("the existing file may only be appended to (see lsattr)")
         } else {
-            is_append_only(&self.dir).then_some("names may only be added to its directory")
+            is_append_only(&self.dir).then_some("its directory is append-only (see lsattr)")
         }
     }
 }

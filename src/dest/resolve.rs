@@ -279,8 +279,8 @@ mod tests {
                 "-T d",
                 "Usage: --no-target-directory takes one source",
             ),
-            ("a a", "d", "Usage: a and a would both land there"),
-            ("D/ E/", "d", "Usage: D and E would both land there"),
+            ("a a", "d", "Usage: a and a would get the same name"),
+            ("D/ E/", "d", "Usage: D and E would get the same name"),
             (
                 "a",
                 "loop",

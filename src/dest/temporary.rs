@@ -292,7 +292,12 @@ fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
 }
 
 fn busy(slot: &EntrySlot) -> Error {
-    Error::new(Kind::Busy, Side::Dest, "another fastcp is writing there").at(slot.path())
+    Error::new(
+        Kind::Busy,
+        Side::Dest,
+        "another fastcp is writing there; wait for it to end, or stop it",
+    )
+    .at(slot.path())
 }
 
 #[cfg(test)]

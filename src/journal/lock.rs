@@ -16,6 +16,7 @@ use super::{past, process};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
+use crate::units::printable;
 
 /// A journal touched this recently belongs to a process that hears from its client: it touches the
 /// journal every second.
@@ -109,7 +110,12 @@ fn make_private(file: &File, stat: &Stat) -> bool {
 }
 
 fn busy(path: &Path) -> Error {
-    Error::new(Kind::Busy, Side::Dest, "another fastcp is writing there").at(path)
+    Error::new(
+        Kind::Busy,
+        Side::Dest,
+        "another fastcp is writing there; wait for it to end, or stop it",
+    )
+    .at(path)
 }
 
 /// How long this process has waited, and what it has done about it.
@@ -154,8 +160,9 @@ impl LockWait {
         if !self.told {
             self.told = true;
             (waiting.tell)(&format!(
-                "fastcp: another fastcp that writes there has heard nothing for {} s; waiting up \
-                 to {} s for it to end",
+                "fastcp: {}: another fastcp writes there but has been inactive for {} s; waiting \
+                 up to {} s for it to end",
+                printable(waiting.path.as_os_str().as_encoded_bytes()),
                 silent.as_secs(),
                 PATIENCE.as_secs()
             ));

@@ -8,6 +8,7 @@ use crate::codec::{Compress, LARGE_BYTES, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
 use crate::tuner::Method;
+use crate::units::size;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;
 
@@ -143,7 +144,8 @@ impl Budget {
                 (1, 1) => {
                     let least = ((4 + WINDOW_MIN) * slot + context) as u64;
                     return Err(Error::usage(format!(
-                        "--memory {memory}: at least {} MB are needed",
+                        "--memory: {} is too little, at least {} MB are needed",
+                        size(memory),
                         least.div_ceil(1_000_000)
                     )));
                 }

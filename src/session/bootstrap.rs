@@ -171,13 +171,13 @@ impl Bootstrap<'_> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if system != "Linux" || !machine.chars().all(is_name) {
             let message = format!(
-                "there is no fastcp on its PATH, and it is a {shown_system} {shown}: this one can \
-                 be placed on Linux alone"
+                "no fastcp on its PATH, and it runs {shown_system} on {shown}: fastcp can install \
+                 itself on Linux only; install it by hand"
             );
             return Err(self.refusal(message));
         }
         if !self.may_install {
-            let message = "there is no fastcp that fits on its PATH, and --no-install was given: \
+            let message = "no compatible fastcp on its PATH, and --no-install was given: \
                            install it there, or give its path with --remote-path";
             return Err(self.refusal(message));
         }
@@ -229,7 +229,7 @@ impl Bootstrap<'_> {
                 Ok(Err(_)) => break,
                 Err(_) => {
                     let seconds = self.limit.as_secs();
-                    let message = format!("took no more of the program for {seconds} s");
+                    let message = format!("accepted no data of the program for {seconds} s");
                     return Err(self.refusal(message));
                 }
             }
@@ -250,7 +250,7 @@ impl Bootstrap<'_> {
     fn failed(&self, failure: Failure) -> Error {
         self.refusal(match failure {
             Failure::Nowhere => {
-                "it has no fastcp, and no directory for one: ~/.cache/fastcp, /tmp, /var/tmp and \
+                "no compatible fastcp on its PATH, and no directory to install it in: ~/.cache/fastcp, /tmp, /var/tmp and \
                  /dev/shm are full, not writable or mounted noexec; install it there, or give its \
                  path with --remote-path"
             }
@@ -270,7 +270,7 @@ impl Bootstrap<'_> {
 
     fn forbidden(&self) -> Error {
         self.refusal(
-            "it has no fastcp that fits, and its administrator forbids to place one \
+            "no compatible fastcp on its PATH, and its administrator forbids installing one \
              (/etc/fastcp/no-install): it has to be installed there",
         )
     }

@@ -32,7 +32,7 @@ use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{Host, Request};
-use crate::session::tuning;
+use crate::session::{runtime, tuning};
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::rate_limit::RateLimiter;
@@ -182,7 +182,7 @@ impl Pushed {
         R: AsyncRead + Unpin,
     {
         let totals = control_reader.during(self.scan).await?;
-        let totals = totals.map_err(|_| Error::usage("the scan failed"))?;
+        let totals = totals.map_err(|_| runtime::panicked())?;
         Ok((self.expanded, totals))
     }
 

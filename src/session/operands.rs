@@ -15,6 +15,7 @@ use crate::manifest::{Root, Totals};
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
+use crate::session::runtime;
 use crate::session::{owner, probe_place};
 use crate::source::{self, Lookup, NamedSource, PipeSpec, Sources, Walk};
 use crate::units::printable;
@@ -112,10 +113,7 @@ pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expande
     let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
     tokio::select! {
-        found = looking => {
-            let message = "the operands could not be looked up";
-            found.map_err(|_| Error::new(Kind::Breach, Side::Here, message))
-        }
+        found = looking => found.map_err(|_| runtime::panicked()),
         () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }

@@ -50,5 +50,11 @@ pub fn runtime() -> Result<tokio::runtime::Runtime> {
 /// If the work panicked.
 pub async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| Error::new(Kind::Breach, Side::Here, "a look at the disk failed"))
+    done.map_err(|_| panicked())
+}
+
+/// The error of a task that panicked, which has printed its own message.
+pub fn panicked() -> Error {
+    let message = "a bug in fastcp: a task panicked (its message is above)";
+    Error::new(Kind::Breach, Side::Here, message)
 }

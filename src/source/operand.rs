@@ -150,7 +150,7 @@ fn expand_pattern(
         let error = Error::new(
             Kind::Usage,
             Side::Source,
-            format!("stands for more than {limit} names; copy the directory instead"),
+            format!("matches more than {limit} names; copy the directory instead"),
         );
         return (Vec::new(), vec![error.at(typed)]);
     }

@@ -79,8 +79,7 @@ fn broken(line: &str, width: usize) -> Vec<String> {
 /// A notice about hard links that were not kept.
 pub(super) fn unlinked(files: u64) -> String {
     format!(
-        "fastcp: {} with several names (hard links) did not fit into memory, so further names of \
-         these were copied as files of their own",
+        "fastcp: too many hard links to keep in memory: those of {} were copied as separate files",
         plural(files, "file", "files")
     )
 }
@@ -102,7 +101,10 @@ fn done(outcome: &Outcome) -> String {
     );
     let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
     if changed > 0 {
-        line += &format!(" ({} more from before it changed)", size(changed));
+        line += &format!(
+            " (plus {} resent because the source changed)",
+            size(changed)
+        );
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
@@ -236,18 +238,18 @@ fn failed(outcome: &Outcome) -> Option<String> {
 /// Describes failed entries of this kind; fits one entry and many.
 fn words(kind: Kind) -> &'static str {
     match kind {
-        Kind::Entry => "not to be copied",
-        Kind::Usage => "not to be done as typed",
-        Kind::Connect => "without a connection",
+        Kind::Entry => "cannot be copied",
+        Kind::Usage => "usage error",
+        Kind::Connect => "no connection",
         Kind::FarEnd => "not supported by the far end",
-        Kind::Lost => "cut off",
+        Kind::Lost => "connection lost",
         Kind::Breach => "ended by an internal error",
-        Kind::Verify => "damaged on the way",
+        Kind::Verify => "damaged in transit",
         Kind::Changed => "changed while being copied",
-        Kind::Write => "without space or not writable",
+        Kind::Write => "no space or write error",
         Kind::Read => "missing or unreadable",
-        Kind::Command => "for a command that failed",
-        Kind::Refused => "refused, to keep what is there",
+        Kind::Command => "command failed",
+        Kind::Refused => "refused to replace",
         Kind::Busy => "in use by another fastcp",
         Kind::Signal(_) => "interrupted",
     }
@@ -366,7 +368,7 @@ pub(super) mod tests {
         outcome.counters.again_bytes = 300_000_000;
         assert_eq!(
             lines(&outcome, 80)[0],
-            "3 files, 1.07 GB (300 MB more from before it changed) in 4.7 s, 228 MB/s"
+            "3 files, 1.07 GB (plus 300 MB resent because the source changed) in 4.7 s, 228 MB/s"
         );
     }
 

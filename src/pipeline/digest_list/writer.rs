@@ -63,7 +63,7 @@ impl ListWriter {
             return;
         }
         if waiting.bytes + line.len() > QUEUE_MAX {
-            let message = "nothing reads it: it is an unread pipe, or on a slow disk";
+            let message = "writing to it does not keep up (an unread pipe, or a slow disk)";
             waiting.error = Some(io::Error::new(io::ErrorKind::TimedOut, message));
             return;
         }
@@ -101,7 +101,7 @@ impl ListWriter {
         if waiting.is_closed {
             return Ok(());
         }
-        let message = "it was not written before the end";
+        let message = "it could not be completed in time";
         Err(io::Error::new(io::ErrorKind::TimedOut, message))
     }
 }

@@ -239,11 +239,7 @@ impl Walk {
             Ok(stat) => self.visit(spot, stat),
             Err(cause) => {
                 let dangling = spot.through_link && spot.dir.stat(spot.name.as_os_str()).is_ok();
-                let what = if dangling {
-                    "cannot follow the link"
-                } else {
-                    ""
-                };
+                let what = if dangling { "is a dangling link" } else { "" };
                 self.fail_io(spot.path(), what, cause);
             }
         }

@@ -160,7 +160,7 @@ fn links_are_followed_when_asked_but_not_in_circles() {
         "source: {shown}/a/b/up: leads back to a directory above it"
     )));
     assert!(lines.contains(&format!(
-        "source: {shown}/a/dangling: cannot follow the link: no such file or directory"
+        "source: {shown}/a/dangling: is a dangling link: no such file or directory"
     )));
     assert_eq!(lines.len(), 5 + 4 + 2);
 }

@@ -65,9 +65,9 @@ pub struct PeerSight {
 /// Why a connection is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dead {
-    #[error("the other end received nothing on it for {} s", .0.as_secs())]
+    #[error("the receiver processed no data for {} s", .0.as_secs())]
     NothingParsed(Duration),
-    #[error("the other host acknowledged nothing on it for {} s", .0.as_secs())]
+    #[error("no data was acknowledged for {} s", .0.as_secs())]
     NothingAcknowledged(Duration),
     #[error("the other side closed it")]
     NotListed,

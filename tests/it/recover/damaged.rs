@@ -239,7 +239,7 @@ fn what_is_damaged_is_sent_again_over_ssh_and_between_hosts(case: &Case) {
     flip(&partial(case), there[there.len() / 2].start);
     let done = again(case, &[]);
     done.says("damaged at the destination and sent again");
-    done.never_says("before it changed");
+    done.never_says("because the source changed");
 }
 
 fn what_cannot_be_read_again_is_sent_again(case: &Case) {
