@@ -50,7 +50,7 @@ const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
 const SERVER: Errand = Errand::Become("--server");
 
 /// How much later than ssh this process may receive a signal that was sent to both.
-pub const SAME_SIGNAL: Duration = Duration::from_millis(100);
+pub const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
 /// Which login of a copy this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
