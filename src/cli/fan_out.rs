@@ -208,7 +208,7 @@ mod tests {
         }
         let many = (0..HOSTS_MAX).map(|n| format!(" --also h{n}:"));
         let many = format!("a h:{}", many.collect::<String>());
-        assert!(refused(&many).contains("in turns"));
+        assert!(refused(&many).contains("in several runs"));
         ordered("a h:/ --also h:").unwrap();
     }
 }

@@ -109,7 +109,7 @@ mod tests {
         let failed = shown(&outcome, Verbosity::Incomplete);
         assert_eq!(
             failed[2..],
-            ["web1: 1 failed: 1 without space or not writable (exit 8)"]
+            ["web1: 1 failed: 1 could not be written (exit 8)"]
         );
         assert!(
             shown(&outcome, Verbosity::Failures).is_empty(),

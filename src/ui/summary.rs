@@ -102,7 +102,7 @@ fn done(outcome: &Outcome) -> String {
     let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
     if changed > 0 {
         line += &format!(
-            " (plus {} resent because the source changed)",
+            " ({} sent again because it changed)",
             size(changed)
         );
     }
@@ -246,7 +246,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::Breach => "ended by an internal error",
         Kind::Verify => "damaged in transit",
         Kind::Changed => "changed while being copied",
-        Kind::Write => "no space or write error",
+        Kind::Write => "could not be written",
         Kind::Read => "missing or unreadable",
         Kind::Command => "command failed",
         Kind::Refused => "refused to replace",
@@ -368,7 +368,7 @@ pub(super) mod tests {
         outcome.counters.again_bytes = 300_000_000;
         assert_eq!(
             lines(&outcome, 80)[0],
-            "3 files, 1.07 GB (plus 300 MB resent because the source changed) in 4.7 s, 228 MB/s"
+            "3 files, 1.07 GB (300 MB sent again because it changed) in 4.7 s, 228 MB/s"
         );
     }
 
