@@ -127,7 +127,7 @@ impl Bootstrap<'_> {
             FirstMessage::Greeting(_) => return Err(self.out_of_place().into()),
         };
         self.reporter.notice(&format!(
-            "fastcp: {}: placing fastcp there, in {} ({})",
+            "fastcp: {}: installing fastcp there, in {} ({})",
             self.name(),
             printable(&directory),
             size(gzipped.unwrap_or(program.length())),
@@ -250,9 +250,9 @@ impl Bootstrap<'_> {
     fn failed(&self, failure: Failure) -> Error {
         self.refusal(match failure {
             Failure::Nowhere => {
-                "no compatible fastcp on its PATH, and no directory to install it in: ~/.cache/fastcp, /tmp, /var/tmp and \
-                 /dev/shm are full, not writable or mounted noexec; install it there, or give its \
-                 path with --remote-path"
+                "no compatible fastcp on its PATH, and no directory to install it in: \
+                 ~/.cache/fastcp, /tmp, /var/tmp and /dev/shm are full, not writable or mounted \
+                 noexec; install it there, or give its path with --remote-path"
             }
             Failure::Length => "it could not take all of the program (a full disk?)",
             Failure::Digest => "the program arrived damaged; try again",

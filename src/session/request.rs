@@ -172,7 +172,7 @@ impl Request {
     /// How the far end is started.
     ///
     /// # Errors
-    /// `Kind::FarEnd` if this program's file cannot be read for placing it.
+    /// `Kind::FarEnd` if this program's file cannot be read for installing it.
     pub fn startup(&self) -> Result<Startup> {
         let is_looked_for = self.remote_path.is_none() && self.rsh == Rsh::Ssh;
         let digest = match is_looked_for {

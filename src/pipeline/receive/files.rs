@@ -120,7 +120,7 @@ impl Files {
         }
         let length = file.claims.lock().end();
         let may_change = self.context().options.live || file.is_pipe();
-        if (length != file.entry.size && !may_change)
+        if (end.length != file.entry.size && !may_change)
             || (root.is_some() && end.root.is_some() && root != end.root)
         {
             return Err(file.changed());

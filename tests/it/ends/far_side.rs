@@ -86,7 +86,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     // The user's umask still applies.
     let mode = case.dst.mode_of("a");
     std::fs::remove_file(case.dst.path("a")).expect("remove");
-    copy(case, &[]).succeeds().never_says("placing");
+    copy(case, &[]).succeeds().never_says("installing");
     assert_eq!(case.dst.mode_of("a"), mode);
     let told = fastcp(case).args(["--version", "far:"]).run();
     let (told, shown) = (
@@ -117,8 +117,8 @@ fn every_login_shell_is_understood(case: &Case) {
             shell,
             ..bare_login()
         });
-        copy(case, &[]).succeeds().says("placing fastcp");
-        copy(case, &[]).succeeds().never_says("placing");
+        copy(case, &[]).succeeds().says("installing fastcp");
+        copy(case, &[]).succeeds().never_says("installing");
         let told = fastcp(case).args(["--version", "far:"]).run();
         assert!(told.stdout_text().contains("/.cache/fastcp/"), "{told}");
         assert!(remove(case).contains("removed"));
@@ -161,7 +161,7 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
             shell,
             ..Login::default()
         });
-        copy(case, &[]).succeeds().says("placing fastcp");
+        copy(case, &[]).succeeds().says("installing fastcp");
         remove(case);
     }
 }
@@ -179,7 +179,7 @@ fn a_host_that_has_gzip_is_sent_less(case: &Case) {
         // ssh tells it at its end, which a busy machine may delay for longer than fastcp waits.
         let sent = (0..5).find_map(|_| {
             let done = copy(case, &["-v"]);
-            done.succeeds().says("placing fastcp");
+            done.succeeds().says("installing fastcp");
             let names = case.home.dir(".cache/fastcp").names();
             assert_eq!(names.len(), 1, "{names:?}");
             remove(case);
@@ -206,7 +206,7 @@ fn another_version_on_the_path_gives_way(case: &Case) {
     });
     let done = copy(case, &[]);
     done.succeeds()
-        .says("placing fastcp")
+        .says("installing fastcp")
         .never_says("unexpected");
     remove(case);
 }
@@ -223,7 +223,7 @@ fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
     });
     copy(case, &["--timeout", "6s"])
         .succeeds()
-        .says("placing fastcp");
+        .says("installing fastcp");
     remove(case);
 }
 
@@ -258,7 +258,7 @@ fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     let program = placed(&case.home).pop().expect("placed").join("fastcp");
     for damage in [
         &|| std::fs::write(&program, "").expect("write"),
@@ -268,8 +268,8 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     ] as [&dyn Fn(); 3]
     {
         damage();
-        copy(case, &[]).succeeds().says("placing");
-        copy(case, &[]).succeeds().never_says("placing");
+        copy(case, &[]).succeeds().says("installing");
+        copy(case, &[]).succeeds().never_says("installing");
     }
     remove(case);
 }
@@ -296,20 +296,20 @@ fn another_machine_gets_its_own_program(case: &Case) {
     case.home.dir(kept);
     std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");
     let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
-    other().succeeds().says("placing fastcp");
-    other().succeeds().never_says("placing");
+    other().succeeds().says("installing fastcp");
+    other().succeeds().never_says("installing");
     // The additional logins that carry streams use it too.
     case.src.file("b", noise(1, 6 * MIB));
     let run = case.fastcp().args(["--route", "ssh", "--streams", "2"]);
     let run = run.args(["-l", "12000", "--summary"]).arg(case.src("b"));
     let done = run.arg(case.dst("b")).run();
-    done.succeeds().never_says("placing").says(", ssh)");
+    done.succeeds().never_says("installing").says(", ssh)");
     remove(case);
     bin.file(
         "uname",
         "#!/bin/sh\ncase $1 in -m) echo arm64;; *) echo Darwin;; esac\n",
     );
-    copy(case, &[]).exits(4).says("a Darwin arm64");
+    copy(case, &[]).exits(4).says("Darwin on arm64");
 }
 
 fn a_far_side_that_lies_before_its_hello_is_held_out(case: &Case) {
@@ -362,7 +362,7 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
         dir.set_modified(time).expect("set its time");
     }
     case.home.file(".cache/fastcp/mine", "not placed by anyone");
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     let mut names: Vec<String> = placed(&case.home)
         .iter()
         .map(|path| {

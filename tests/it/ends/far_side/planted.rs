@@ -211,7 +211,7 @@ fn no_program_of_another_user_is_run_whatever_the_timing(case: &Case) {
     let is_fooled = tmp.under_attack(|looks| {
         let run = case.bare().program(stripped_binary()).arg("-S").arg(&login);
         let run = run.arg(case.src.path("a")).arg("far:/tmp/out/a");
-        run.inject(looks).run().succeeds().says("placing");
+        run.inject(looks).run().succeeds().says("installing");
     });
     assert!(!is_fooled, "a program of another user was run");
     assert_eq!(tmp.dir.read("out/a"), b"one");

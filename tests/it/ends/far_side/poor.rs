@@ -131,7 +131,7 @@ fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
     std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
     planted("fastcp-opened");
     temporary.mode("fastcp-opened", 0o777);
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     assert!(!temporary.has("was-run"));
     let calls = std::fs::read_to_string(&log).expect("strace writes it");
     assert!(calls.contains("/tmp/fastcp-"), "its own directory");
@@ -146,7 +146,7 @@ fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
 fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     let program = placed(&case.home).pop().expect("placed");
     let ran = case.scratch.path("was-run");
     let plant = || {
@@ -157,22 +157,22 @@ fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     // The directory was writable by all when the program was planted.
     plant();
     mode(".cache/fastcp", 0o777);
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     assert_eq!(case.home.mode_of(".cache/fastcp"), 0o700, "closed again");
     assert!(!ran.exists());
-    copy(case, &[]).succeeds().never_says("placing");
+    copy(case, &[]).succeeds().never_says("installing");
     // A program of another user, and a symlink to a file of this user.
     if rustix::process::geteuid().is_root() {
         plant();
         let chown = |id| std::os::unix::fs::chown(program.join("fastcp"), Some(id), None);
         chown(65534).expect("give away");
-        copy(case, &[]).succeeds().says("placing");
+        copy(case, &[]).succeeds().says("installing");
         assert!(!ran.exists());
     }
     plant();
     std::fs::rename(program.join("fastcp"), case.scratch.path("own")).expect("rename");
     std::os::unix::fs::symlink(case.scratch.path("own"), program.join("fastcp")).expect("link");
-    copy(case, &[]).succeeds().says("placing");
+    copy(case, &[]).succeeds().says("installing");
     assert!(!ran.exists());
     remove(case);
 }
@@ -188,7 +188,7 @@ fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
     case.host().set_login(&login);
     copy(case, &[])
         .exits(4)
-        .says("no directory for one")
+        .says("no directory to install it in")
         .says("--remote-path");
     assert!(in_temporary(case).is_empty());
     assert!(!case.dst.has("a"));
@@ -270,7 +270,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .arg(case.src("a"))
         .arg(case.to("/tmp/theirs/a"))
         .run();
-    done.succeeds().says("placing fastcp");
+    done.succeeds().says("installing fastcp");
     use std::os::unix::fs::MetadataExt;
     assert_eq!(theirs.meta("a").uid(), 65534);
     let removed = fastcp(case)
