@@ -191,7 +191,7 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
     let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));
-    synced.map_err(|cause| slot.error("cannot make it durable", cause))?;
+    synced.map_err(|cause| slot.error("cannot sync it to disk", cause))?;
     sync_directory(&slot.dir)
 }
 
@@ -203,7 +203,7 @@ fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
         other => Ok(other?),
     });
     synced.map_err(|cause| {
-        let what = "cannot make the directory durable";
+        let what = "cannot sync the directory to disk";
         Error::io(Kind::Write, Side::Dest, dir.path(), what, cause)
     })
 }

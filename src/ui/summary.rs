@@ -101,10 +101,7 @@ fn done(outcome: &Outcome) -> String {
     );
     let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
     if changed > 0 {
-        line += &format!(
-            " ({} sent again because it changed)",
-            size(changed)
-        );
+        line += &format!(" ({} sent again because it changed)", size(changed));
     }
     if counters.unsent_bytes > 0 {
         line += &format!(

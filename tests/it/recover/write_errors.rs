@@ -85,7 +85,7 @@ fn an_error_of_fsync_fails_the_file(case: &Case) {
         &["--fsync", "--inplace"],
         &["--fsync", "--inplace", "--drop-cache"],
     ];
-    each_fails(case, &options, "fsync", Errno::IO, "durable");
+    each_fails(case, &options, "fsync", Errno::IO, "cannot sync it to disk");
 }
 
 /// The names of the tree, and of a directory that is made for the sources.
@@ -104,7 +104,7 @@ fn fsync_makes_the_names_above_durable_too(case: &Case) {
             let run = case.copying(&["-r", "--fsync"], "tree", to);
             let done = run.inject(&inject).run();
             assert!(inject.struck() > 0, "{to}: {name} was not synced");
-            done.exits(8).says("durable");
+            done.exits(8).says("to disk");
             std::fs::remove_dir_all(case.dst.path("above")).expect("remove the copy");
             case.dst.dir("above");
         }
