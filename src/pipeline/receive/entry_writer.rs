@@ -123,14 +123,13 @@ impl EntryWriter<'_> {
         let mut wants = Vec::with_capacity(entries.len());
         let mut there = Vec::new();
         for entry in entries {
-            let (spot, path) = self.entries().locate(&entry);
-            let is_new = {
-                let table = self.entries().table();
-                entry.id != 0 && !table.is_known(entry.id) && table.fits_root(&entry)
+            let place = self.entries().locate_new(&entry);
+            let is_possible = entry.id != 0 && self.entries().table().fits_root(&entry);
+            let Some((spot, path)) = place.filter(|_| is_possible) else {
+                return self.breach("an entry announced twice");
             };
             let (id, size) = (entry.id, entry.size);
             let small = match (spot, path) {
-                _ if !is_new => return self.breach("an entry announced twice"),
                 // The file is sent, and fails then for that reason.
                 (Location::Slot(slot, _), Some(_))
                     if self.entries().check_name(&entry, &slot).is_err() =>

@@ -186,7 +186,7 @@ impl Files {
     /// Opens a file for its next reading; called on a worker.
     pub fn restart(&self, restart: Restart) {
         let old = restart.old.clone();
-        let (id, parent) = (old.entry.id, old.entry.parent);
+        let (id, parent) = (restart.entry.id, restart.entry.parent);
         let done = old.claims.lock().done_bytes();
         let want = match self.try_restart(restart) {
             Ok(want) => {

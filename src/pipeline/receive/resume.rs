@@ -126,6 +126,8 @@ impl Resume {
         partial: Partial,
     ) -> Result<Option<Want>> {
         let (entry, context) = (partial.entry().clone(), self.context());
+        // Before the reading, which may take long.
+        let young = self.entries().is_young(&entry);
         // Other programs may have changed a file that is written in place.
         let is_intact = partial.is_intact() && !partial.is_inplace();
         if !is_intact {
@@ -151,7 +153,6 @@ impl Resume {
         let IncomingFile {
             slot, listed, path, ..
         } = file;
-        let young = self.entries().is_young(&entry);
         let mut state = PartialFile::new(slot, partial, Some(begun.number), young);
         let place = (listed, path);
         if !context.peer_repairs {
@@ -282,6 +283,7 @@ impl Resume {
         partial: Partial,
     ) -> Result<Want> {
         let entry = partial.entry().clone();
+        let young = self.entries().is_young(&entry);
         let chunk_size = self.context().chunk_size as u64;
         let mut ranges = Restored::finest(entry.size, chunk_size, false);
         journal.replay(&begun, |chunk| {
@@ -294,7 +296,6 @@ impl Resume {
         let IncomingFile {
             slot, listed, path, ..
         } = file;
-        let young = self.entries().is_young(&entry);
         let number = journal.begin(&record_of(&path, &entry, &partial, young)?);
         let mut state = PartialFile::new(slot, partial, Some(number), young);
         state.offered = true;
