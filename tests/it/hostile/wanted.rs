@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Peer<'a> {
     server: &'a mut FakeServer,
     frames: Receiver<FrameHeader>,
+    /// `AllSent` was read.
+    has_all: bool,
 }
 
 /// Pushes `what` in whole chunks to the fake receiver until the copy ends.
@@ -65,6 +67,7 @@ fn pushed_as(
         let mut peer = Peer {
             server: &mut server,
             frames,
+            has_all: false,
         };
         script(&mut peer);
         server.finish();
@@ -74,7 +77,7 @@ fn pushed_as(
 impl Peer<'_> {
     fn entries(&mut self) -> Vec<Entry> {
         let entries = |message: &Message| matches!(message, Message::Entries(_));
-        match self.server.control.hear_until(entries) {
+        match self.hear_until(entries) {
             Some(Message::Entries(entries)) => entries,
             _ => panic!("the sender has gone"),
         }
@@ -87,7 +90,7 @@ impl Peer<'_> {
 
     fn end(&mut self) -> EntryEnd {
         let end = |message: &Message| matches!(message, Message::EntryEnd(_));
-        match self.server.control.hear_until(end) {
+        match self.hear_until(end) {
             Some(Message::EntryEnd(mut ends)) => ends.remove(0),
             _ => panic!("the sender has gone"),
         }
@@ -118,12 +121,27 @@ impl Peer<'_> {
         }));
     }
 
-    /// Tells the sender that everything is in place.
-    fn done(&mut self, pieces: &[FrameHeader], last: u64) {
-        let all = |message: &Message| matches!(message, Message::AllSent(_));
-        if last > 1 {
-            self.server.control.hear_until(all);
+    /// Reads messages up to one like this; None if the sender has gone.
+    fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
+        loop {
+            let message = self.server.control.hear()?;
+            self.has_all |= matches!(message, Message::AllSent(_));
+            if wanted(&message) {
+                return Some(message);
+            }
         }
+    }
+
+    /// Waits until the sender has planned everything.
+    fn all_sent(&mut self) {
+        if !self.has_all {
+            self.hear_until(|message| matches!(message, Message::AllSent(_)));
+        }
+    }
+
+    /// Tells the sender that everything is in place. No receiver says so before `AllSent`.
+    fn done(&mut self, pieces: &[FrameHeader], last: u64) {
+        self.all_sent();
         self.ack_chunks(pieces);
         self.ack(vec![], vec![span(1, last + 1)]);
         self.server.say(Message::Done(()));
@@ -178,8 +196,7 @@ fn a_copy_begins_and_ends_in_small_parts_of_chunks() {
         let done = pushed_as(case, &host::hello(), &[], "big", false, |peer| {
             peer.entries();
             // By then the sender knows that no more entries follow.
-            let all = |message: &Message| matches!(message, Message::AllSent(_));
-            peer.server.control.hear_until(all);
+            peer.all_sent();
             peer.want(have(&content, &[0, 6]));
             let mut covered = 2 * M;
             let mut pieces = Vec::new();
@@ -212,6 +229,7 @@ fn a_file_that_the_receiver_has_all_of_ends_without_a_chunk() {
             // A receiver reads such a file while others are sent, and would request its damaged
             // chunks.
             peer.want(have(&content, &[0, 1, 2, 3]));
+            peer.all_sent();
             peer.done(&[], 1);
             assert!(peer.frames.try_recv().is_err(), "a frame was sent");
         });
@@ -318,7 +336,7 @@ fn a_file_that_changed_while_it_was_read_is_read_once_more() {
                     src.append("big", "and more");
                     peer.want(WantKind::Fresh);
                     let fault = |message: &Message| matches!(message, Message::Fault(_));
-                    peer.server.control.hear_until(fault);
+                    peer.hear_until(fault);
                     return peer.server.say(Message::Done(()));
                 }
                 peer.want(WantKind::Fresh);
