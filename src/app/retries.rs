@@ -16,7 +16,7 @@ use crate::progress::Phase;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
 use crate::session::context::ClientContext;
-use crate::session::login::{Attempt, SAME_SIGNAL};
+use crate::session::login::{Attempt, SAME_SIGNAL, SAME_SIGNAL_BRIEF};
 use crate::session::rate_file;
 use crate::session::request::{Request, Retry};
 use crate::ssh;
@@ -183,12 +183,14 @@ fn is_worth_a_retry(kind: Kind, attempt: Attempt) -> bool {
 /// Returns the signal as the error if one arrived here: a terminal sends Ctrl-C to ssh too, and
 /// ssh may end first. A signal that ended only the far end is a lost connection.
 async fn unless_signalled(error: Error, client: &ClientContext) -> Result<Error> {
-    let may_be_its_effect = matches!(
-        error.kind,
-        Kind::Lost | Kind::Connect | Kind::FarEnd | Kind::Signal(_)
-    );
-    if may_be_its_effect {
-        let _ = timeout(SAME_SIGNAL, client.shutdown.wait()).await;
+    let patience = match error.kind {
+        Kind::Lost | Kind::Signal(_) => Some(SAME_SIGNAL),
+        // The login has waited too.
+        Kind::Connect | Kind::FarEnd => Some(SAME_SIGNAL_BRIEF),
+        _ => None,
+    };
+    if let Some(patience) = patience {
+        let _ = timeout(patience, client.shutdown.wait()).await;
         if let Some(signal) = client.shutdown.cause() {
             return Err(signal);
         }

@@ -1,5 +1,6 @@
 //! The server as the client sees it: logged in to, started and ended.
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,8 +50,10 @@ const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The role of a far end that speaks control.
 const SERVER: Errand = Errand::Become("--server");
 
-/// How much later than ssh this process may receive a signal that was sent to both.
+/// How much later than ssh this process may receive a signal that was sent to both. On a busy host
+/// it may take long; it is waited for so long only where a signal may have ended ssh.
 pub const SAME_SIGNAL: Duration = Duration::from_millis(500);
+pub const SAME_SIGNAL_BRIEF: Duration = Duration::from_millis(100);
 
 /// Which login of a copy this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +157,13 @@ impl Met {
                 let status = process.end(ABORT_PATIENCE).await;
                 // A signal that ended ssh (Ctrl-C at its prompt) may reach this process a little
                 // later.
-                let _ = timeout(SAME_SIGNAL, client.shutdown.wait()).await;
+                let is_ended = status.is_some_and(|status| status.signal().is_some());
+                let patience = if is_ended {
+                    SAME_SIGNAL
+                } else {
+                    SAME_SIGNAL_BRIEF
+                };
+                let _ = timeout(patience, client.shutdown.wait()).await;
                 // ssh's message about it comes before the error.
                 let last = words.last().await;
                 let said = LastOutput {
