@@ -186,30 +186,35 @@ impl RouteChooser<'_> {
     /// Settles on the route that is up, or begins the one that is due. True if a connection is
     /// sound.
     async fn look(&self, course: &mut AttemptState) -> bool {
-        let view = RouteView {
-            up: self.up(),
-            has_sound: self.connection_set.has_sound(),
-            is_dialling: true,
-            answer: self.answer(course),
-        };
-        let running = &course.running;
-        let may_begin = |route: Route| {
-            // Whoever recorded an opening on its way to a wrong address could replay it and read
-            // the data that follows, if that has only a tag.
-            let is_allowed = route != Route::Reverse || self.suite != Suite::Tag;
-            // A direct route that has failed may work again.
-            let has_failed = route != Route::Direct && self.has_failed(route);
-            is_allowed && !has_failed && !running.has(route)
-        };
-        let steps = course
-            .choice
-            .next(self.opened_at.elapsed(), view, may_begin);
-        if let Some(route) = steps.settle {
+        if let Some(route) = course.choice.settle(self.up()) {
             self.settle(&mut course.running, route).await;
             if route == Route::Ssh {
                 self.warn(course);
             }
         }
+        let view = RouteView {
+            has_sound: self.connection_set.has_sound(),
+            is_dialling: true,
+            answer: self.answer(course),
+        };
+        let running = &course.running;
+        let may_begin = |route: Route| match route {
+            // Whoever recorded an opening on its way to a wrong address could replay it and read
+            // the data that follows, if that has only a tag.
+            Route::Reverse => {
+                let may_reverse = self.suite != Suite::Tag && !self.has_failed(route);
+                may_reverse && !running.has(route)
+            }
+            Route::Ssh | Route::Inband => !self.has_failed(Route::Ssh) && !running.has(Route::Ssh),
+            // Together with ssh. It is dialled even if it failed before: it may work again.
+            Route::Direct => {
+                let may_ssh = !self.has_failed(Route::Ssh) && !running.has(Route::Ssh);
+                may_ssh && !running.has(route)
+            }
+        };
+        let steps = course
+            .choice
+            .next(self.opened_at.elapsed(), view, may_begin);
         if steps.inband {
             self.inband.offer();
         }

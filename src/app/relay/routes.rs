@@ -175,8 +175,10 @@ impl RelayRoutes<'_> {
                 }
                 _ = ticks.tick() => {}
             }
+            if let Some(route) = choice.settle(self.up()) {
+                self.settle(route, &mut dialling).await;
+            }
             let view = RouteView {
-                up: self.up(),
                 has_sound: self.has_sound(),
                 // Before its first report, the sender looks for its sources and dials nobody.
                 is_dialling: self.account.has_changed().unwrap_or(false),
@@ -188,9 +190,6 @@ impl RelayRoutes<'_> {
                 Route::Ssh | Route::Inband => false,
             };
             let steps = choice.next(self.opened_at.elapsed(), view, may_begin);
-            if let Some(route) = steps.settle {
-                self.settle(route, &mut dialling).await;
-            }
             if steps.inband {
                 self.inband.offer();
                 if !std::mem::replace(&mut has_told, true) && self.request.options.polite {

@@ -14,8 +14,6 @@ use super::direct::DialAnswer;
 /// The facts of a session that the choice depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteView {
-    /// The best route that has carried data.
-    pub up: Option<Route>,
     /// A connection is sound.
     pub has_sound: bool,
     /// The end that dials is past its preparations, so connections can be expected.
@@ -27,8 +25,6 @@ pub struct RouteView {
 /// What to do now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RouteSteps {
-    /// Use this route, and end the other attempts.
-    pub settle: Option<Route>,
     /// Let data go through control.
     pub inband: bool,
     /// Begin to try these routes.
@@ -44,8 +40,6 @@ pub struct RouteChoice {
     chosen: Option<Route>,
     /// The time since which no connection is sound.
     without: Duration,
-    /// The last resort was tried since then.
-    has_resorted: bool,
 }
 
 impl RouteChoice {
@@ -60,8 +54,16 @@ impl RouteChoice {
         self.without = now;
     }
 
-    /// What to do `now`. `may_begin` is false for a route that is being tried, has failed, or is
-    /// not allowed.
+    /// Takes the best route that has carried data. Returns it if it is another than before: it is
+    /// used from now on, and the other attempts end.
+    pub fn settle(&mut self, up: Option<Route>) -> Option<Route> {
+        let up = up?;
+        self.patience.came_up();
+        (self.chosen.replace(up) != Some(up)).then_some(up)
+    }
+
+    /// What to do `now`, after [`RouteChoice::settle`]. `may_begin` is false for a route that is
+    /// being tried, has failed, or is not allowed.
     pub fn next(
         &mut self,
         now: Duration,
@@ -69,13 +71,8 @@ impl RouteChoice {
         may_begin: impl Fn(Route) -> bool,
     ) -> RouteSteps {
         let mut steps = RouteSteps::default();
-        if let Some(up) = view.up {
-            steps.settle = (self.chosen != Some(up)).then_some(up);
-            self.chosen = Some(up);
-            self.patience.came_up();
-        }
         if view.has_sound || !view.is_dialling {
-            (self.without, self.has_resorted) = (now, false);
+            self.without = now;
             return steps;
         }
         let waited = now.saturating_sub(self.without);
@@ -84,13 +81,11 @@ impl RouteChoice {
             steps.begin.push(Route::Reverse);
         }
         steps.is_last = waited >= self.patience.last(view.answer);
-        if steps.is_last && !std::mem::replace(&mut self.has_resorted, true) {
-            steps
-                .begin
-                .extend(Some(Route::Ssh).filter(|&it| may_begin(it)));
-            // It was ended when another route was chosen.
+        if steps.is_last {
+            // Direct was ended when another route was chosen.
             let direct = self.chosen.map(|_| Route::Direct);
-            steps.begin.extend(direct.filter(|&it| may_begin(it)));
+            let last = [Some(Route::Ssh), direct].into_iter().flatten();
+            steps.begin.extend(last.filter(|&route| may_begin(route)));
         }
         steps
     }
@@ -285,6 +280,7 @@ mod tests {
     /// A session with a server 40 ms away: facts change, and the steps are noted with their times.
     struct Scenario {
         choice: RouteChoice,
+        up: Option<Route>,
         view: RouteView,
         running: Vec<Route>,
         steps: Vec<(u64, String)>,
@@ -296,8 +292,8 @@ mod tests {
             choice.heard(Duration::from_millis(40));
             Scenario {
                 choice,
+                up: None,
                 view: RouteView {
-                    up: None,
                     has_sound: false,
                     is_dialling: true,
                     answer,
@@ -310,6 +306,10 @@ mod tests {
         /// Looks every 10 ms in this span.
         fn run(&mut self, ms: std::ops::Range<u64>) -> &mut Self {
             for now in ms.step_by(10) {
+                let settled = self.choice.settle(self.up);
+                if let Some(route) = settled {
+                    self.running.retain(|it| *it == route);
+                }
                 let running = self.running.clone();
                 let may_begin = |route: Route| !running.contains(&route);
                 let at = Duration::from_millis(now);
@@ -319,9 +319,8 @@ mod tests {
                         self.steps.push((now, what));
                     }
                 };
-                if let Some(route) = steps.settle {
+                if let Some(route) = settled {
                     note(format!("settle {}", route.name()));
-                    self.running.retain(|it| *it == route);
                 }
                 if steps.inband {
                     note("inband".to_owned());
@@ -371,12 +370,12 @@ mod tests {
     fn the_route_in_use_comes_back_before_others_and_all_are_tried_again_once() {
         let mut reverse = Scenario::new(DialAnswer::Silent);
         reverse.run(40..300);
-        (reverse.view.up, reverse.view.has_sound) = (Some(Route::Reverse), true);
+        (reverse.up, reverse.view.has_sound) = (Some(Route::Reverse), true);
         reverse.run(300..1000);
         assert_eq!(reverse.running, [Route::Reverse]);
         reverse.steps.clear();
         // All connections are lost.
-        (reverse.view.up, reverse.view.has_sound) = (None, false);
+        (reverse.up, reverse.view.has_sound) = (None, false);
         reverse.run(1000..30_000);
         let expected = [
             (1090, "inband"),
@@ -385,9 +384,15 @@ mod tests {
         ];
         assert_eq!(reverse.told(), expected);
         // The route that was lost comes back: the others end.
-        (reverse.view.up, reverse.view.has_sound) = (Some(Route::Direct), true);
+        (reverse.up, reverse.view.has_sound) = (Some(Route::Direct), true);
         reverse.run(30_000..30_020);
         assert_eq!(reverse.running, [Route::Direct]);
+        // The next outage begins like the one before, with a connection that is up but not sound.
+        reverse.steps.clear();
+        reverse.view.has_sound = false;
+        reverse.run(30_020..60_000);
+        let last = (40_010, "begin ssh");
+        assert_eq!(reverse.told().last(), Some(&last), "{:?}", reverse.told());
     }
 
     #[test]
@@ -395,7 +400,6 @@ mod tests {
         let mut choice = RouteChoice::default();
         choice.begin(Duration::from_secs(60));
         let view = RouteView {
-            up: None,
             has_sound: false,
             is_dialling: true,
             answer: DialAnswer::Silent,
