@@ -13,7 +13,7 @@
 //! | 1 | [`source::walk`] | [`Walk`](source::walk::Walk) finds the next entry below the operands |
 //! | 2 | [`pipeline::send::walk`] | `entry` decides how to send it, `big_file` announces it |
 //! | 3 | `pipeline::send::scheduler::entries` | waits for [room](pipeline::send::scheduler::Scheduler::wait_entry_room), then [`announce`](pipeline::send::scheduler::Scheduler::announce) keeps the open file |
-//! | 4 | [`pipeline::send`] | [`Sender::open`](pipeline::send::Sender::open), [`Sender::say_or_end`](pipeline::send::Sender::say_or_end) |
+//! | 4 | [`pipeline::send::read`], [`report`](pipeline::send::report) | [`open`](pipeline::send::read::SendReader::open), [`say_or_end`](pipeline::send::report::SendReport::say_or_end) |
 //! | 5 | [`source::read`] | [`SourceFile::open`](source::SourceFile::open): the announcement describes the open file |
 //! | 6 | [`source::found`] | [`FoundFile::open`](source::FoundFile::open) opens it beneath its directory and checks its identity |
 //! | 7 | `pipeline::send::scheduler::announced` | `announce` counts the memory that it takes at the receiver |
@@ -33,7 +33,7 @@
 //! | 20 | `dest::partial` | [`Partial::create`](dest::Partial::create) |
 //! | 21 | `dest::temporary` | `Temporary::create`: a file beside the final name |
 //! | | | *— ssh: `Want` goes back through rows 8 to 13 —* |
-//! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::Sender::answer); [`part`](pipeline::send::Sender::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
+//! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::control::SendControl::answer); [`part`](pipeline::send::control::SendControl::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
 //! | 23 | `digest::tree` | [`Tree::new`](digest::Tree::new) |
 //! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): what the receiver has is not sent |
 //!
@@ -48,8 +48,8 @@
 //! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
 //! | 30 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
 //! | 31 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
-//! | 32 | `pipeline::send::chunk_for` | [`chunk_for`](pipeline::send::Sender::chunk_for): no cache with one host; later [`encode`](pipeline::send::Sender::encode) | |
-//! | 33 | `pipeline::send::read` | [`read_piece`](pipeline::send::Sender::read_piece); then [`cover`](pipeline::send::Sender::cover) | |
+//! | 32 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for): no cache with one host; later [`encode`](pipeline::send::chunk_maker::ChunkMaker::encode) | |
+//! | 33 | [`pipeline::send::read`] | [`read_piece`](pipeline::send::read::SendReader::read_piece); then [`cover`](pipeline::send::read::SendReader::cover) | |
 //! | 34 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
 //! | 35 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |
 //! | 36 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
@@ -90,9 +90,9 @@
 //! | # | file | what it does |
 //! |---|---|---|
 //! | 67 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
-//! | 68 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::Sender::acknowledged) |
+//! | 68 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |
 //! | 69 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
-//! | 70 | `pipeline::send::read` | [`end_file`](pipeline::send::Sender::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
+//! | 70 | [`pipeline::send::read`] | [`end_file`](pipeline::send::read::SendReader::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
 //! | 71 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
 //! | 72 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest |
 //! | 73 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |

@@ -51,13 +51,14 @@ impl Sent for Sender {
         let taken = self.scheduler.taken(header.chunk, stream);
         if taken == Taken::Settled {
             // Workers may wait for the room that this frame took.
-            self.encoder_control.taken(0, 0, self.frames.len());
+            self.chunks.encoder_control.taken(0, 0, self.frames.len());
             return false;
         }
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
         let is_content = matches!(header.kind, ChunkKind::Range | ChunkKind::Pack);
         let raw = if is_content { header.raw_len } else { 0 };
-        self.encoder_control
+        self.chunks
+            .encoder_control
             .taken(u64::from(raw), wire, self.frames.len());
         self.context
             .progress
@@ -238,7 +239,7 @@ pub async fn pass_on(
     while let Some(frame) = frames.take().await {
         sender.scheduler.taken(frame.header().chunk, 0);
         let len = u64::from(frame.header().raw_len);
-        sender.encoder_control.taken(len, len, frames.len());
+        sender.chunks.encoder_control.taken(len, len, frames.len());
         let mut wanted = frame.bytes().len();
         while wanted > 0 {
             wanted -= limit.admit(wanted).await;

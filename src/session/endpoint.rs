@@ -75,13 +75,14 @@ impl SendingEnd {
     /// Takes one of the receiver's messages; never waits.
     pub fn take(&self, message: Message) -> Result<()> {
         self.sender
+            .control
             .answer(message)
             .map_err(|breach| Error::new(Kind::Breach, Side::Here, breach.to_string()))
     }
 
     /// Waits until the receiver says that everything is in place.
     pub async fn done(&self) {
-        self.sender.done.notified().await
+        self.sender.control.done.notified().await
     }
 
     /// Ends threads and connections, in bounded time.
@@ -90,7 +91,7 @@ impl SendingEnd {
         if let Some(share) = &self.sender.share {
             share.leave();
         }
-        self.sender.encoder_control.end();
+        self.sender.chunks.encoder_control.end();
         self.sender.context.pool.close();
         self.sender.frames.close();
         join(self.threads, Instant::now() + JOIN_PATIENCE).await;

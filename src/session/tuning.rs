@@ -203,12 +203,12 @@ impl TuningShared {
             acked_bytes: sender.context.progress.bytes(),
             rest_bytes: sender.context.progress.rest_bytes(),
             queued: sender.frames.len() as u32,
-            far: far(sender.far()),
+            far: far(sender.control.far()),
             rate_limit: limit.rate(),
             admitted_bytes: limit.admitted_bytes(),
             ..Sample::default()
         };
-        sender.encoder_control.fill(&mut sample);
+        sender.chunks.encoder_control.fill(&mut sample);
         match connection_set {
             Some(connection_set) => connection_set.fill(&mut sample),
             // Frames are handed over directly: there is no link that could be busy.
@@ -245,7 +245,7 @@ impl TuningShared {
             // First, since steering wakes the workers.
             sender.compress_again();
         }
-        sender.encoder_control.steer(decision);
+        sender.chunks.encoder_control.steer(decision);
         sender
             .scheduler
             .steer(decision.in_flight, decision.streams, decision.packs);

@@ -250,7 +250,7 @@ async fn step(ends: &TestEnds<'_>, streams: u16, window: Duration, share: Durati
 
 fn steer(ends: &TestEnds<'_>, streams: u16) {
     let decision = Decision::of_link_test(streams);
-    ends.sender.encoder_control.steer(&decision);
+    ends.sender.chunks.encoder_control.steer(&decision);
     ends.sender
         .scheduler
         .steer(decision.in_flight, decision.streams, decision.packs);

@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::plan::SendFile;
+use super::read::SendReader;
+use super::report::SendReport;
+use super::scheduler::Scheduler;
 use crate::error::Error;
 use crate::manifest::{ANEW, Extension};
-use crate::pipeline::send::Sender;
 use crate::source::SourceFile;
 use crate::wire::message::Message;
 
@@ -38,9 +40,16 @@ impl Settling {
     }
 }
 
-impl Sender {
+/// Runs the care thread.
+pub(super) struct Care<'a> {
+    pub reader: &'a SendReader,
+    pub report: &'a SendReport,
+    pub scheduler: &'a Scheduler,
+}
+
+impl Care<'_> {
     /// Closes files and waits for changed files, until the copy ends.
-    pub fn care(&self) {
+    pub(super) fn run(&self) {
         let mut settling: Vec<Settling> = Vec::new();
         while let Ok(chores) = self.scheduler.chores(settling.is_empty()) {
             let files = chores.discarded.len();
@@ -81,12 +90,12 @@ impl Sender {
             }
             _ => {}
         }
-        match self.open(&file.found) {
+        match self.reader.open(&file.found) {
             Ok(opened) => *source = Some(opened),
             // It was replaced or removed, so it cannot be read again. The change is reported as
             // the cause.
             Err(_) => {
-                self.fail_file(file, error.clone());
+                self.report.fail_file(file, error.clone());
                 return true;
             }
         }
@@ -104,11 +113,14 @@ impl Sender {
             .announce_anew(entry.id, source, file.listed.clone());
         // The receiver may have failed it in the meantime.
         let Some(first) = first else { return };
-        self.context.progress.add_again(file.placed.load(Relaxed));
+        self.report
+            .context()
+            .progress
+            .add_again(file.placed.load(Relaxed));
         entry.extensions.push(Extension {
             tag: ANEW,
             bytes: first.to_le_bytes().to_vec(),
         });
-        self.say(Message::Entries(vec![entry]));
+        self.report.say(Message::Entries(vec![entry]));
     }
 }

@@ -2,25 +2,31 @@
 //! calls these functions, so nothing here waits for a disk, a buffer or the network.
 
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
-use super::cache::CacheKey;
+use super::cache::{CacheKey, CacheShare};
 use super::plan::{
     CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile, SendPipe,
 };
-use super::scheduler::{Discarded, EntryAtClose, Settled, SmallFileMode, Sum, Unanswered};
+use super::report::SendReport;
+use super::scheduler::{
+    Discarded, EntryAtClose, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
+};
 use crate::chunk::ChunkKind;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, whole_chunks};
 use crate::digest::{Added, Digest, NONE, Tree};
 use crate::manifest::{EntryId, Name};
-use crate::pipeline::send::Sender;
+use crate::pipe::Stop;
+use crate::pipeline::context::Context;
 use crate::units::printable;
 use crate::wire::message::{
-    ALL_RANGES_MAX, Ack, ByteRange, Fault, Message, Missing, RANGES_MAX, Want, WantKind,
+    ALL_RANGES_MAX, Ack, Busy, ByteRange, Fault, Message, Missing, RANGES_MAX, Want, WantKind,
 };
 
 /// The peer sent something that no receiver sends.
@@ -28,7 +34,37 @@ use crate::wire::message::{
 #[error("the receiver broke the protocol: {0}")]
 pub struct UnexpectedMessage(pub &'static str);
 
-impl Sender {
+/// Handles what the receiver says.
+pub struct SendControl {
+    context: Arc<Context>,
+    scheduler: Arc<Scheduler>,
+    /// Set if other hosts get the same data.
+    share: Option<CacheShare>,
+    /// Set when a user at either end says that a followed file is complete.
+    enough: Stop,
+    /// The receiver reported that everything is in place.
+    pub done: Notify,
+    /// The receiver's last report on how it spends its time.
+    heard: Mutex<Busy>,
+}
+
+impl SendControl {
+    pub fn new(report: &SendReport, share: Option<CacheShare>, enough: Stop) -> SendControl {
+        SendControl {
+            context: report.context().clone(),
+            scheduler: report.scheduler().clone(),
+            share,
+            enough,
+            done: Notify::new(),
+            heard: Mutex::default(),
+        }
+    }
+
+    /// How the receiver spends its time.
+    pub fn far(&self) -> Busy {
+        *self.heard.lock()
+    }
+
     /// Handles one message from the receiver.
     pub fn answer(&self, message: Message) -> Result<(), UnexpectedMessage> {
         match message {

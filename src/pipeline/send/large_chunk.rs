@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use super::chunk_maker::ChunkMaker;
 use super::encoder_control::{Compression, compress};
 use super::plan::{Plan, PlannedContent, SendFile};
 use super::read::is_zero;
@@ -14,7 +15,6 @@ use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::budget::large_slots;
-use crate::pipeline::send::Sender;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
 use crate::tuner::Method;
 
@@ -25,7 +25,7 @@ const SPARE: usize = TAILROOM / 2;
 /// slow link has few buffers in use.
 const MEMORY_PAUSE: Duration = Duration::from_millis(50);
 
-impl Sender {
+impl ChunkMaker {
     /// Reads and compresses several packs, or several chunks of a file, as one. None if nothing is
     /// to be sent now, or if they are sent separately: there is no memory, or the result does not
     /// fit into a frame. A piece that was sent once stays whole, since the receiver may have it.
@@ -96,7 +96,7 @@ impl Sender {
         };
         let large = Buffer::of_lent(packs * self.context.chunk_size, lent);
         clock.turn_to(Activity::Disk);
-        let Some((chunk, digest)) = self.read_pack(plan, large) else {
+        let Some((chunk, digest)) = self.reader.read_pack(plan, large) else {
             return LargeOutcome::Nothing;
         };
         match self.encode_large(&chunk, digest, compression, buffer, clock) {
@@ -147,13 +147,13 @@ impl Sender {
             Ok(means) => means,
             Err(outcome) => return outcome,
         };
-        let Some(place) = self.place_of_piece(plan, file) else {
+        let Some(place) = self.reader.place_of_piece(plan, file) else {
             return LargeOutcome::Nothing;
         };
         clock.turn_to(Activity::Disk);
         let mut large = Buffer::of_lent(place.raw_len as usize, lent);
-        if let Err(error) = self.load(file, place, &mut large) {
-            self.reading_failed(file, error);
+        if let Err(error) = self.reader.load(file, place, &mut large) {
+            self.reader.reading_failed(file, error);
             return LargeOutcome::Nothing;
         }
         clock.turn_to(Activity::Rest);
@@ -170,6 +170,7 @@ impl Sender {
         // A different digest shows that the file changed, even if the result no longer fits.
         if (made.is_some() || was_sent)
             && self
+                .reader
                 .is_as_before(plan, file, place, chunk.buffer.data(), digest)
                 .is_none()
         {

@@ -27,11 +27,7 @@ use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {
     /// Sends an announced pipe, from its first byte to its end.
-    pub(in crate::pipeline) fn pipe(
-        &self,
-        pipe: &Arc<SendPipe>,
-        pipe_spec: &PipeSpec,
-    ) -> Result<(), Ended> {
+    pub(super) fn pipe(&self, pipe: &Arc<SendPipe>, pipe_spec: &PipeSpec) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
         let id = pipe.entry.id;
         // A command is started only if its output is wanted.
@@ -42,7 +38,8 @@ impl Sender {
         if pipe.is_once {
             self.context.shutdown.set_once();
         } else if pipe_spec.is_once() && !self.context.shutdown.begin_once(path) {
-            self.fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
+            self.report
+                .fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
             return Ok(());
         }
         let name = printable(path);
@@ -60,7 +57,7 @@ impl Sender {
                         .shutdown
                         .read_once(path, PipeFinished { length, digest });
                 }
-                self.say(Message::EntryEnd(vec![EntryEnd {
+                self.report.say(Message::EntryEnd(vec![EntryEnd {
                     entry: id,
                     length,
                     root,
@@ -69,7 +66,7 @@ impl Sender {
             Ok(Some(_)) => {}
             // The thread that stopped it reports why.
             Err(_) if pipe.stop.is_set() => {}
-            Err(error) => self.fail_pipe(pipe, error),
+            Err(error) => self.report.fail_pipe(pipe, error),
         }
         Ok(())
     }
@@ -86,7 +83,7 @@ impl Sender {
     fn read_pipe(&self, pipe: &Arc<SendPipe>, mut reader: PipeReader) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
-        let mut clock = self.encoder_control.worker_time.begin();
+        let mut clock = self.chunks.encoder_control.worker_time.begin();
         loop {
             clock.turn_to(Activity::Held);
             if self.scheduler.wait_part_room().is_err() {
@@ -132,7 +129,7 @@ impl Sender {
             Bytes::Gone => {
                 let message = "arrived damaged, and a pipe cannot be read again";
                 let error = Error::new(Kind::Verify, Side::Dest, message);
-                self.fail_pipe(&part.pipe, error.at(&part.pipe.path));
+                self.report.fail_pipe(&part.pipe, error.at(&part.pipe.path));
                 return None;
             }
         };
@@ -141,9 +138,11 @@ impl Sender {
         let compression = match self.context.options.compress {
             // Zeros that test a link must fill it.
             Compress::Auto if part.pipe.is_test => Compression::Forced(Method::None),
-            _ => self.encoder_control.next(),
+            _ => self.chunks.encoder_control.next(),
         };
-        let encoded = self.encode_part(&part.pipe, chunk, digest, compression, worker);
+        let encoded = self
+            .chunks
+            .encode_part(&part.pipe, chunk, digest, compression, worker);
         worker.clock.turn_to(Activity::Rest);
         let frame = SealedChunk::seal(encoded, &self.sealer);
         if !self.keeps {

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex;
 
 use super::plan::{CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile};
-use super::scheduler::ResumedFile;
+use super::report::SendReport;
+use super::scheduler::{ResumedFile, Scheduler};
+use crate::chunk::pack::TableForm;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Cut;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
@@ -17,16 +19,58 @@ use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::identity_of;
 use crate::manifest::Entry;
-use crate::pipeline::send::Sender;
+use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
-use crate::source::{self, FoundFile, Unpacked};
+use crate::source::{self, Changes, FoundFile, SourceFile, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
-impl Sender {
+/// Reads the sources of plans.
+pub struct SendReader {
+    context: Arc<Context>,
+    scheduler: Arc<Scheduler>,
+    report: Arc<SendReport>,
+    /// The form of packs that the receiver accepts.
+    pub(super) table_form: TableForm,
+}
+
+impl SendReader {
+    pub fn new(report: &Arc<SendReport>, table_form: TableForm) -> SendReader {
+        SendReader {
+            context: report.context().clone(),
+            scheduler: report.scheduler().clone(),
+            report: report.clone(),
+            table_form,
+        }
+    }
+
+    /// The context and the scheduler, for the parts above.
+    pub(super) fn report(&self) -> &Arc<SendReport> {
+        &self.report
+    }
+
+    pub(super) fn open(&self, found: &FoundFile) -> Result<SourceFile> {
+        if found.entry.is_device() {
+            return SourceFile::open_device(found, self.context.options.direct_io);
+        }
+        let source = SourceFile::open(found, self.changes())?;
+        Ok(match self.context.options.drop_cache {
+            true => source.dropping_pages(),
+            false => source,
+        })
+    }
+
+    pub(super) fn changes(&self) -> Changes {
+        if self.context.options.live {
+            Changes::Taken
+        } else {
+            Changes::Told
+        }
+    }
+
     /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None
     /// if nothing of it is to be sent.
-    pub(in crate::pipeline) fn read_piece(
+    pub(super) fn read_piece(
         &self,
         plan: &Plan,
         file: &Arc<SendFile>,
@@ -60,11 +104,7 @@ impl Sender {
 
     /// The place of a piece. None if its file has failed or is to be read again; the piece is then
     /// not sent.
-    pub(in crate::pipeline) fn place_of_piece(
-        &self,
-        plan: &Plan,
-        file: &SendFile,
-    ) -> Option<ChunkPlace> {
+    pub(super) fn place_of_piece(&self, plan: &Plan, file: &SendFile) -> Option<ChunkPlace> {
         let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
@@ -83,7 +123,7 @@ impl Sender {
     }
 
     /// Handles a piece whose digest is known. None if nothing of it is to be sent.
-    pub(in crate::pipeline) fn piece_is_read(
+    pub(super) fn piece_is_read(
         &self,
         plan: &Plan,
         file: &Arc<SendFile>,
@@ -120,7 +160,7 @@ impl Sender {
 
     /// Adds the digest of a piece to the file's tree, once. None if the digest differs from that
     /// of the first reading.
-    pub(in crate::pipeline) fn is_as_before(
+    pub(super) fn is_as_before(
         &self,
         plan: &Plan,
         file: &Arc<SendFile>,
@@ -144,7 +184,7 @@ impl Sender {
     /// Reads the bytes of a piece, none for a hole. False if a file that may change no longer
     /// reaches this far. If it ends within the piece, zeros stand for the rest, and the receiver
     /// cuts them off.
-    pub(in crate::pipeline) fn load(
+    pub(super) fn load(
         &self,
         file: &SendFile,
         place: ChunkPlace,
@@ -219,7 +259,7 @@ impl Sender {
     }
 
     /// Ends a file that was read completely, or that the receiver has.
-    pub(in crate::pipeline) fn end_file(&self, file: &Arc<SendFile>) {
+    pub(super) fn end_file(&self, file: &Arc<SendFile>) {
         let size = file.found.entry.size;
         if let Some(live) = &file.live {
             let length = {
@@ -240,7 +280,7 @@ impl Sender {
 
     fn say_end(&self, file: &SendFile, length: u64, root: Option<Digest>) {
         let entry = file.found.entry.id;
-        self.say(Message::EntryEnd(vec![EntryEnd {
+        self.report.say(Message::EntryEnd(vec![EntryEnd {
             entry,
             length,
             root,
@@ -249,14 +289,14 @@ impl Sender {
 
     /// Handles a failed reading. A file that changed is read once more, unless this was the second
     /// reading or its end was sent. Any other error fails the file.
-    pub(in crate::pipeline) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
+    pub(super) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
         let is_last = file.anew || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
-            return self.fail_file(file, error);
+            return self.report.fail_file(file, error);
         }
         match file.leave_reading(ReadProgress::Anew) {
             ReadProgress::Goes => {}
-            ReadProgress::Ended => return self.fail_file(file, error),
+            ReadProgress::Ended => return self.report.fail_file(file, error),
             // Another worker has seen it and handles it.
             ReadProgress::Anew => return,
         }
@@ -265,7 +305,7 @@ impl Sender {
     }
 
     /// Opens a file in which the receiver found these ranges damaged, and schedules them.
-    pub(in crate::pipeline) fn reopen(&self, held: ResumedFile, missing: &RangeSet) {
+    pub(super) fn reopen(&self, held: ResumedFile, missing: &RangeSet) {
         let ResumedFile {
             found,
             listed,
@@ -275,11 +315,11 @@ impl Sender {
         let Entry { id, size, .. } = found.entry;
         let source = match self.open(&found) {
             Ok(source) => source,
-            Err(error) => return self.fail(&found, error),
+            Err(error) => return self.report.fail(&found, error),
         };
         let is_same = identity_of(&source.found().entry) == identity_of(&found.entry);
         if !is_same && !self.context.options.live {
-            return self.fail(&found, written(found.path()));
+            return self.report.fail(&found, written(found.path()));
         }
         let mut had: RangeSet = std::iter::once(0..size).collect();
         missing.iter().for_each(|range| {
@@ -319,11 +359,7 @@ impl Sender {
     }
 
     /// Reads the members of a pack, except those that failed before.
-    pub(in crate::pipeline) fn read_pack(
-        &self,
-        plan: &Plan,
-        mut buffer: Buffer,
-    ) -> Option<(Chunk, Digest)> {
+    pub(super) fn read_pack(&self, plan: &Plan, mut buffer: Buffer) -> Option<(Chunk, Digest)> {
         let members = plan.what.members();
         let live: Vec<&PackMember> = members.filter(|it| !it.failed.load(Relaxed)).collect();
         self.begins_pack(live.first().copied());
@@ -351,7 +387,7 @@ impl Sender {
         Some((Chunk { place, buffer }, read.digest))
     }
 
-    pub(in crate::pipeline) fn begins_pack(&self, first: Option<&PackMember>) {
+    pub(super) fn begins_pack(&self, first: Option<&PackMember>) {
         if let Some(first) = first {
             self.context
                 .progress
@@ -361,16 +397,12 @@ impl Sender {
 
     /// Every copy of a pack is correct in itself. But this end cannot know which copy the receiver
     /// takes, and a list of digests must know.
-    pub(in crate::pipeline) fn member_is_read(
-        &self,
-        member: &PackMember,
-        digest: Digest,
-        size: u64,
-    ) {
+    pub(super) fn member_is_read(&self, member: &PackMember, digest: Digest, size: u64) {
         member.size.store(size, Relaxed);
         let known = member.digest.get_or_init(|| digest);
         if *known != digest && self.context.digests.is_some() {
-            self.fail_member(member, written(member.found.path()));
+            self.report
+                .fail_member(member, written(member.found.path()));
         }
     }
 
@@ -416,8 +448,8 @@ impl Sender {
 
     fn tell_left_out(&self, left_out: LeftOut<'_>) {
         match left_out {
-            LeftOut::Failed(found, error) => self.fail(found, error),
-            LeftOut::Alone(entry) => self.say(Message::Entries(vec![entry])),
+            LeftOut::Failed(found, error) => self.report.fail(found, error),
+            LeftOut::Alone(entry) => self.report.say(Message::Entries(vec![entry])),
         }
     }
 }
@@ -429,7 +461,7 @@ enum LeftOut<'a> {
 }
 
 /// The place of a pack, which belongs to no single entry.
-pub(in crate::pipeline) fn place_of_pack(plan: &Plan, raw_len: u32) -> ChunkPlace {
+pub(super) fn place_of_pack(plan: &Plan, raw_len: u32) -> ChunkPlace {
     ChunkPlace {
         kind: ChunkKind::Pack,
         chunk: plan.chunk,
@@ -452,7 +484,7 @@ fn grew(path: impl AsRef<Path>) -> Error {
     Error::new(Kind::Changed, Side::Source, source::GREW).at(path)
 }
 
-pub(in crate::pipeline) fn is_zero(data: &[u8]) -> bool {
+pub(super) fn is_zero(data: &[u8]) -> bool {
     // Comparing a slice with itself, shifted by one, is a memcmp, as fast as memory.
     data.first() == Some(&0) && data[1..] == data[..data.len() - 1]
 }

@@ -120,11 +120,15 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         .collect();
     let ranges = unused.iter().map(|span| span.start..span.end);
     if planner.special > 0 {
-        sender.say_or_end(Message::Special(planner.special))?;
+        sender
+            .report
+            .say_or_end(Message::Special(planner.special))?;
     }
     // Before the message, since the receiver may be done as soon as it arrives.
     sender.scheduler.end_planning(ranges);
-    sender.say_or_end(Message::AllSent(AllSent { last, unused }))
+    sender
+        .report
+        .say_or_end(Message::AllSent(AllSent { last, unused }))
 }
 
 impl SourceWalk<'_> {
@@ -140,7 +144,7 @@ impl SourceWalk<'_> {
                 self.flush_full()
             }
             Step::Failed(error) => {
-                self.sender.fail_unannounced(&error);
+                self.sender.report.fail_unannounced(&error);
                 Ok(())
             }
             Step::Special(error) => {
@@ -180,10 +184,10 @@ impl SourceWalk<'_> {
     /// wants it.
     fn big_file(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         self.flush_entries()?;
-        let source = match self.sender.open(&found) {
+        let source = match self.sender.reader.open(&found) {
             Ok(source) => source,
             Err(error) => {
-                self.sender.fail(&found, error);
+                self.sender.report.fail(&found, error);
                 return Ok(());
             }
         };
@@ -194,7 +198,7 @@ impl SourceWalk<'_> {
         self.sender
             .scheduler
             .announcing(std::slice::from_ref(&entry));
-        self.sender.say_or_end(Message::Entries(vec![entry]))
+        self.sender.report.say_or_end(Message::Entries(vec![entry]))
     }
 
     fn pipe(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
@@ -241,7 +245,9 @@ impl SourceWalk<'_> {
         self.flush()?;
         let pipe = Arc::new(SendPipe::new(entry.clone(), pipe_spec, listed, self.alone));
         self.sender.scheduler.announce_pipe(pipe.clone());
-        self.sender.say_or_end(Message::Entries(vec![entry]))?;
+        self.sender
+            .report
+            .say_or_end(Message::Entries(vec![entry]))?;
         self.sender.pipe(&pipe, pipe_spec)
     }
 
@@ -290,7 +296,7 @@ impl SourceWalk<'_> {
             return Ok(());
         }
         self.sender.context.progress.add_unlinked(unlinked);
-        self.sender.say_or_end(Message::Unlinked(unlinked))
+        self.sender.report.say_or_end(Message::Unlinked(unlinked))
     }
 
     /// The entry's place below the destination, if there is a list of digests.
@@ -328,10 +334,12 @@ impl SourceWalk<'_> {
         if !self.entries.is_empty() {
             self.sender.scheduler.announcing(&self.entries);
             self.sender
+                .report
                 .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
         }
         if !self.ends.is_empty() {
             self.sender
+                .report
                 .say_or_end(Message::EntryEnd(std::mem::take(&mut self.ends)))?;
         }
         Ok(())
@@ -452,7 +460,7 @@ impl SourceWalk<'_> {
             .collect();
         self.sender.scheduler.announcing(&entries);
         self.sender.scheduler.ask(members);
-        self.sender.say_or_end(Message::Ask(entries))
+        self.sender.report.say_or_end(Message::Ask(entries))
     }
 
     /// True for a file that is followed while it grows, and for a file whose size means nothing.
@@ -470,7 +478,7 @@ impl SourceWalk<'_> {
             _ => {}
         }
         // A file that cannot be opened fails with the reason when it is sent.
-        let Ok((file, stat)) = found.open(sender.changes()) else {
+        let Ok((file, stat)) = found.open(sender.reader.changes()) else {
             return false;
         };
         let sizes = sizes(&file);

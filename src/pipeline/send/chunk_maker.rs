@@ -5,19 +5,46 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::cache::{CacheKey, CacheShare, CachedChunk, Got};
-use super::encoder_control::Compression;
+use super::encoder_control::{Compression, EncoderControl};
 use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
-use super::read::place_of_pack;
+use super::read::{SendReader, place_of_pack};
+use super::scheduler::Scheduler;
 use super::worker::SendWorker;
 use crate::chunk::split::FilePiece;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
 use crate::codec::Codec;
 use crate::digest::Digest;
-use crate::pipeline::send::Sender;
+use crate::pipeline::budget::lzma_slots;
+use crate::pipeline::context::Context;
+use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::worker_time::Activity;
 use crate::tuner::Method;
 
-impl Sender {
+/// Makes the encoded chunks of plans.
+pub struct ChunkMaker {
+    pub(super) context: Arc<Context>,
+    pub(super) scheduler: Arc<Scheduler>,
+    pub(super) reader: Arc<SendReader>,
+    pub encoder_control: EncoderControl,
+    lzma_room: LzmaRoom,
+    /// Set if other hosts get the same data.
+    share: Option<CacheShare>,
+}
+
+impl ChunkMaker {
+    pub fn new(reader: &Arc<SendReader>, share: Option<CacheShare>) -> ChunkMaker {
+        let context = reader.report().context().clone();
+        let (budget, chunk_size) = (context.budget, context.chunk_size);
+        ChunkMaker {
+            scheduler: reader.report().scheduler().clone(),
+            reader: reader.clone(),
+            encoder_control: EncoderControl::new(context.options.compress),
+            lzma_room: LzmaRoom::new(budget.lzma_workers, lzma_slots(chunk_size)),
+            share,
+            context,
+        }
+    }
+
     /// The chunk of a piece or a pack. None if nothing is to be sent now.
     pub(super) fn chunk_for(
         &self,
@@ -38,9 +65,10 @@ impl Sender {
         };
         let (chunk, digest) = match &plan.what {
             PlannedContent::Piece { file, .. } => {
-                self.read_piece(plan, file, buffer, &mut worker.clock)?
+                self.reader
+                    .read_piece(plan, file, buffer, &mut worker.clock)?
             }
-            _ => self.read_pack(plan, buffer)?,
+            _ => self.reader.read_pack(plan, buffer)?,
         };
         let encoded = self.encode(chunk, digest, self.encoder_control.next(), worker);
         if let Some(ticket) = ticket
@@ -131,7 +159,7 @@ impl Sender {
         self.share.as_ref().filter(|_| is_same)
     }
 
-    /// None if each sender reads this pack for itself, as with a piece ([`Sender::share_of`]).
+    /// None if each sender reads this pack for itself, as with a piece ([`ChunkMaker::share_of`]).
     fn share_of_pack(&self, members: &[PackMember]) -> Option<(&CacheShare, CacheKey)> {
         let share = self.share.as_ref().filter(|_| !self.context.options.live)?;
         let is_known = |member: &PackMember| {
@@ -143,7 +171,7 @@ impl Sender {
         members
             .iter()
             .all(is_known)
-            .then(|| (share, CacheKey::of_pack(entries, self.table_form)))
+            .then(|| (share, CacheKey::of_pack(entries, self.reader.table_form)))
     }
 
     /// Uses a pack from the cache instead of reading it.
@@ -154,9 +182,9 @@ impl Sender {
         made: &CachedChunk,
         mut buffer: Buffer,
     ) -> EncodedChunk {
-        self.begins_pack(members.first());
+        self.reader.begins_pack(members.first());
         for (member, &(digest, size)) in members.iter().zip(&made.members) {
-            self.member_is_read(member, digest, size);
+            self.reader.member_is_read(member, digest, size);
         }
         fill(&mut buffer, made);
         EncodedChunk {
@@ -208,14 +236,15 @@ impl Sender {
         made: &CachedChunk,
         mut buffer: Buffer,
     ) -> Option<EncodedChunk> {
-        let mut place = self.place_of_piece(plan, file)?;
+        let mut place = self.reader.place_of_piece(plan, file)?;
         if made.is_zeros {
             place.kind = ChunkKind::Zeros;
         }
         fill(&mut buffer, made);
         let chunk = Chunk { place, buffer };
         let (Chunk { place, buffer }, digest) =
-            self.piece_is_read(plan, file, chunk, made.digest, true)?;
+            self.reader
+                .piece_is_read(plan, file, chunk, made.digest, true)?;
         let codec = match place.kind {
             ChunkKind::Range => made.codec,
             _ => Codec::None.number(),

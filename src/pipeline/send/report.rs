@@ -1,0 +1,124 @@
+//! The sender's reports: which entry cannot be sent, and why. The receiver and the user are told.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
+use super::scheduler::{Ended, NACKS_MAX, Scheduler};
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{Entry, EntryId};
+use crate::pipeline::context::Context;
+use crate::source::{self, FoundFile};
+use crate::wire::message::{Fault, Message};
+
+/// Where the parts of the sender report.
+pub struct SendReport {
+    context: Arc<Context>,
+    scheduler: Arc<Scheduler>,
+}
+
+impl SendReport {
+    pub fn new(context: Arc<Context>, scheduler: Arc<Scheduler>) -> SendReport {
+        SendReport { context, scheduler }
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
+    }
+
+    /// Sends a message. The reader of the control connection reports a lost connection.
+    pub(super) fn say(&self, message: Message) {
+        self.context.say(message);
+    }
+
+    pub(super) fn say_or_end(&self, message: Message) -> Result<(), Ended> {
+        self.context
+            .control
+            .send_blocking(message)
+            .map_err(|_| Ended)
+    }
+
+    /// Records that this end failed a big file, and tells the receiver.
+    pub(super) fn fail_file(&self, file: &SendFile, error: Error) {
+        if !file.failed.swap(true, Relaxed) {
+            self.fail(&file.found, error);
+        }
+    }
+
+    pub(super) fn fail_member(&self, member: &PackMember, error: Error) {
+        if !member.failed.swap(true, Relaxed) {
+            self.fail(&member.found, error);
+        }
+    }
+
+    /// Records that this end cannot send a pipe, or the rest of it, and tells the receiver.
+    pub(super) fn fail_pipe(&self, pipe: &SendPipe, error: Error) {
+        if !pipe.failed.swap(true, Relaxed) {
+            self.fail_entry(&pipe.entry, error);
+        }
+    }
+
+    /// Records that this end cannot send an entry, and tells the receiver.
+    pub(super) fn fail(&self, found: &FoundFile, error: Error) {
+        self.fail_entry(&found.entry, error);
+    }
+
+    fn fail_entry(&self, entry: &Entry, error: Error) {
+        // In this order: a thread that waits until the entry is closed then finds that it failed.
+        self.scheduler.entry_failed(entry.id);
+        self.scheduler.close(entry.id);
+        self.context.progress.end_name(entry.id);
+        self.report(&error, entry.id, entry.parent);
+    }
+
+    /// Reports a failed entry that was not announced. The receiver only shows it to the user.
+    pub(super) fn fail_unannounced(&self, error: &Error) {
+        self.report(error, 0, 0);
+    }
+
+    /// If sources may change, a file that has vanished is no failure.
+    fn report(&self, error: &Error, entry: EntryId, parent: EntryId) {
+        let fault = Fault::of(error, entry, parent);
+        if self.context.options.live && source::has_vanished(error) {
+            self.context.failures.detail(error);
+            self.say(Message::Vanished(fault));
+        } else {
+            self.context.failures.add(error);
+            self.say(Message::Fault(fault));
+        }
+    }
+
+    /// Gives up a chunk that arrives damaged however often it is sent.
+    pub(super) fn give_up(&self, plan: &Plan) {
+        let error = Error::new(
+            Kind::Verify,
+            Side::Dest,
+            format!(
+                "a chunk failed verification {NACKS_MAX} times; check the memory and the network \
+                 hardware"
+            ),
+        );
+        match &plan.what {
+            PlannedContent::Part(part) => {
+                let error = error.at(&part.pipe.path);
+                self.fail_pipe(&part.pipe, error);
+            }
+            PlannedContent::Piece { file, .. } => self.fail_file(file, error.at(file.found.path())),
+            PlannedContent::Pack(_) | PlannedContent::Large(_) => {
+                let members = plan.what.members();
+                // The same order as in `read_pack`.
+                let left = members.filter(|it| !it.failed.load(Relaxed));
+                left.for_each(|it| self.scheduler.entry_failed(it.found.entry.id));
+                self.scheduler
+                    .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
+                for member in plan.what.members() {
+                    self.fail_member(member, error.clone().at(member.found.path()));
+                }
+            }
+        }
+    }
+}
