@@ -96,6 +96,10 @@ struct TuningState {
 
 impl Tuning {
     pub fn start(terms: TuningTerms) -> Tuning {
+        // A short copy may be cut into chunks before the first connection is measured.
+        if let Some(streams) = terms.start.forced.streams {
+            terms.sender.scheduler.share_among(streams);
+        }
         let shared = Arc::new(TuningShared {
             terms,
             state: Mutex::default(),

@@ -144,6 +144,11 @@ impl Scheduler {
         self.wake();
     }
 
+    /// Sets how many connections share the rest, until [`Scheduler::steer`] is called.
+    pub fn share_among(&self, connections: u16) {
+        self.state.lock().ready.share_among(connections);
+    }
+
     /// Wakes all waiting threads. No more work is given out.
     pub fn end(&self) {
         let mut state = self.state.lock();

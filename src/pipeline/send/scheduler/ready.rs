@@ -84,8 +84,12 @@ impl ReadyChunks {
     /// Sets the tuner's decisions: how many connections share the rest, and how many packs are
     /// merged.
     pub(super) fn steer(&mut self, connections: u16, packs: u16) {
-        self.connections = connections.into();
+        self.share_among(connections);
         self.large.packs = packs.into();
+    }
+
+    pub(super) fn share_among(&mut self, connections: u16) {
+        self.connections = connections.into();
     }
 
     /// Packs and files that are planned and not begun.
