@@ -37,7 +37,7 @@ use crate::codec::Encoder;
 use crate::pipe::Stop;
 use crate::progress::Phase;
 use crate::seal::Sealer;
-use crate::source::PipeSpec;
+use crate::source::PipeOrigin;
 use crate::transport::frames::{Frame, Frames};
 use crate::tuner::STREAMS_MAX;
 use crate::wire::SealedChunk;
@@ -64,7 +64,7 @@ pub struct Sender {
     /// Set if other hosts get the same data.
     pub share: Option<CacheShare>,
     /// Read instead of the named pipe, if that is the only operand and goes to several hosts.
-    pipe: Option<PipeSpec>,
+    pipe: Option<PipeOrigin>,
 }
 
 /// What a sending end is made from besides its context.
@@ -82,7 +82,7 @@ pub struct SendTerms {
     /// Set if chunks are shared with other destinations.
     pub share: Option<CacheShare>,
     /// Replaces a FIFO that other copies read too.
-    pub pipe: Option<PipeSpec>,
+    pub pipe: Option<PipeOrigin>,
 }
 
 impl SendTerms {

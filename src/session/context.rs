@@ -20,7 +20,7 @@ use crate::session::host_pin::HostPin;
 use crate::session::login_turns::LoginTurns;
 use crate::session::request::{Request, Verdict};
 use crate::session::{host, saved_settings};
-use crate::source::{Broadcast, PipeSpec};
+use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
 use crate::tuner::Remembered;
@@ -152,19 +152,19 @@ pub struct SharedSource {
 
 impl SharedSource {
     /// This copy's reader of an unnamed pipe: stdin or a command.
-    pub fn pipe_spec(&self) -> Option<PipeSpec> {
+    pub fn pipe(&self) -> Option<PipeOrigin> {
         self.tap().filter(|_| !self.has_named_pipe())
     }
 
     /// This copy's reader of a named pipe that is the only source.
-    pub fn named_pipe(&self) -> Option<PipeSpec> {
+    pub fn named_pipe(&self) -> Option<PipeOrigin> {
         self.tap().filter(|_| self.has_named_pipe())
     }
 
-    fn tap(&self) -> Option<PipeSpec> {
+    fn tap(&self) -> Option<PipeOrigin> {
         self.broadcast
             .clone()
-            .map(|broadcast| PipeSpec::Tee(broadcast, self.host))
+            .map(|broadcast| PipeOrigin::Shared(broadcast, self.host))
     }
 
     fn has_named_pipe(&self) -> bool {

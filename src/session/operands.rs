@@ -17,7 +17,7 @@ use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
 use crate::session::runtime;
 use crate::session::{owner, probe_place};
-use crate::source::{self, Lookup, NamedSource, PipeSpec, Sources, Walk};
+use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec, Sources, Walk};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
 
@@ -27,14 +27,14 @@ pub struct Expanded {
     named: Vec<NamedSource>,
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.
-    pipe_spec: Option<PipeSpec>,
+    pipe: Option<PipeOrigin>,
 }
 
 impl Expanded {
     /// A source without a name.
-    pub fn nameless(pipe_spec: PipeSpec) -> Expanded {
+    pub fn nameless(pipe: PipeOrigin) -> Expanded {
         Expanded {
-            pipe_spec: Some(pipe_spec),
+            pipe: Some(pipe),
             ..Expanded::default()
         }
     }
@@ -47,13 +47,13 @@ impl Expanded {
 
     /// True if no operand names anything that exists.
     pub fn is_nothing(&self) -> bool {
-        self.named.is_empty() && self.pipe_spec.is_none()
+        self.named.is_empty() && self.pipe.is_none()
     }
 
     /// The sources to read.
     pub fn sources(self, options: &CopyOptions) -> Sources {
-        match self.pipe_spec {
-            Some(pipe_spec) => Sources::Pipe(pipe_spec),
+        match self.pipe {
+            Some(pipe) => Sources::Pipe(pipe),
             None => {
                 let handles = Arc::new(Handles::default());
                 let walk = Walk::new(self.named, options.follow_links, handles);
@@ -64,12 +64,12 @@ impl Expanded {
 
     /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
-        let mut totals = match &self.pipe_spec {
+        let mut totals = match &self.pipe {
             None => source::scan(&self.named, options.follow_links, found),
-            Some(pipe_spec) => Totals {
+            Some(pipe) => Totals {
                 files: 1,
                 streams: 1,
-                bytes: pipe_spec.length().unwrap_or(0),
+                bytes: pipe.length().unwrap_or(0),
                 ..Totals::default()
             },
         };
@@ -87,8 +87,8 @@ impl Expanded {
     /// # Errors
     /// `Kind::Usage` if there are more than one message may contain.
     pub fn roots(&self) -> Result<Vec<Root>> {
-        if let Some(pipe_spec) = &self.pipe_spec {
-            return Ok(vec![pipe_spec.root(source::root_id(0))]);
+        if let Some(pipe) = &self.pipe {
+            return Ok(vec![pipe.spec().root(source::root_id(0))]);
         }
         if self.named.len() > ROOTS_MAX {
             return Err(Error::usage(format!(
@@ -125,11 +125,11 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         confine: None,
     };
     let shared = client.shared.as_ref();
-    let pipe_spec = shared
-        .and_then(SharedSource::pipe_spec)
-        .or_else(|| pipe(request));
-    if let Some(pipe_spec) = pipe_spec {
-        return Expanded::nameless(pipe_spec);
+    let pipe = shared
+        .and_then(SharedSource::pipe)
+        .or_else(|| pipe(request).map(PipeOrigin::Own));
+    if let Some(pipe) = pipe {
+        return Expanded::nameless(pipe);
     }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {

@@ -10,6 +10,7 @@ pub mod operand_path;
 pub mod pack;
 pub mod pattern;
 pub mod pipe;
+pub mod pipe_origin;
 pub mod pipe_spec;
 pub mod read;
 pub mod scan;
@@ -17,6 +18,7 @@ pub mod walk;
 
 pub use self::broadcast::Broadcast;
 pub use self::operand_path::{may_answer, may_be_named};
+pub use self::pipe_origin::{PipeInput, PipeOrigin};
 pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
 pub use found::{Changes, FoundFile, GREW, has_vanished, is_just_written, mark_young};
 pub use operand::{Lookup, NamedSource, expand};
@@ -30,5 +32,5 @@ pub use walk::{Step, Walk, root_id};
 pub enum Sources {
     Files(Box<Walk>),
     /// A single pipe without a walk, such as standard input or a command.
-    Pipe(PipeSpec),
+    Pipe(PipeOrigin),
 }

@@ -3,12 +3,10 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, SeekFrom, Stat, fstat, major, minor, seek, stat};
 
-use super::broadcast::{Broadcast, BroadcastTap};
 use super::found::{Changes, FoundFile};
 use super::pipe::{Filled, PipeEnd, PipeSource};
 use crate::chunk::Buffer;
@@ -37,8 +35,6 @@ pub enum PipeSpec {
     Path(PathBuf),
     /// A file that is read as a pipe. It is opened through its directory, as every file is.
     File(Box<FoundFile>),
-    /// One of the above, shared by several copies, and the index of this copy.
-    Tee(Arc<Broadcast>, usize),
 }
 
 /// Limits that end a pipe which has no end by itself.
@@ -51,12 +47,10 @@ pub struct PipeLimits {
 }
 
 /// An open pipe.
-pub struct PipeReader(From);
-
-enum From {
-    /// The pipe, and the command that produces it, if there is one.
-    Source(PipeSource, Option<Command>),
-    Tap(BroadcastTap),
+pub struct PipeReader {
+    source: PipeSource,
+    /// The command that produces it.
+    command: Option<Command>,
 }
 
 impl PipeSpec {
@@ -67,7 +61,6 @@ impl PipeSpec {
             PipeSpec::Command(line) => line.into(),
             PipeSpec::Path(path) => path.clone(),
             PipeSpec::File(found) => found.path(),
-            PipeSpec::Tee(broadcast, _) => broadcast.pipe_spec().path(),
         }
     }
 
@@ -118,10 +111,8 @@ impl PipeSpec {
 
     /// Bytes left to read, if standard input is a regular file.
     pub fn length(&self) -> Option<u64> {
-        match self {
-            PipeSpec::Stdin => {}
-            PipeSpec::Tee(broadcast, _) => return broadcast.length(),
-            _ => return None,
+        if !matches!(self, PipeSpec::Stdin) {
+            return None;
         }
         let stdin = std::io::stdin();
         let stat = fstat(&stdin).ok()?;
@@ -154,7 +145,7 @@ impl PipeSpec {
         on_line: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<PipeReader> {
         let mut command = None;
-        let end = self.end(limits.clone())?;
+        let end = self.end(limits)?;
         let source = match self {
             PipeSpec::Stdin => PipeSource::stdin(end, stop.clone())?,
             PipeSpec::Path(path) => PipeSource::open(path, end, stop.clone())?,
@@ -167,12 +158,8 @@ impl PipeSpec {
                 command = Some(started);
                 PipeSource::from_fd(stdout, line, end, stop.clone())
             }
-            PipeSpec::Tee(broadcast, reader) => {
-                let tap = broadcast.tap(*reader, limits, stop, on_line);
-                return Ok(PipeReader(From::Tap(tap)));
-            }
         };
-        Ok(PipeReader(From::Source(source, command)))
+        Ok(PipeReader { source, command })
     }
 
     fn end(&self, limits: PipeLimits) -> Result<PipeEnd> {
@@ -197,7 +184,6 @@ impl PipeSpec {
         match self {
             PipeSpec::Stdin => fstat(std::io::stdin()).ok(),
             PipeSpec::Command(_) | PipeSpec::File(_) => None,
-            PipeSpec::Tee(broadcast, _) => broadcast.pipe_spec().stat(),
             PipeSpec::Path(path) => stat(path).ok(),
         }
     }
@@ -206,11 +192,7 @@ impl PipeSpec {
 impl PipeReader {
     /// See [`PipeSource::fill`].
     pub fn fill(&mut self, buffer: &mut Buffer, most: usize) -> Result<Filled> {
-        match &mut self.0 {
-            From::Source(source, _) => source.fill(buffer, most),
-            // All copies get the same chunks.
-            From::Tap(tap) => tap.fill(buffer),
-        }
+        self.source.fill(buffer, most)
     }
 
     /// Checks, at the end of the pipe, that its producer succeeded.
@@ -218,14 +200,9 @@ impl PipeReader {
     /// # Errors
     /// `Kind::Command` if the command that produces the pipe failed.
     pub fn finish(self, stop: &Stop) -> Result<()> {
-        match self.0 {
-            From::Source(source, command) => {
-                // A command that still writes then gets an error, because nobody reads any more.
-                drop(source);
-                command.map_or(Ok(()), |command| command.finish(stop))
-            }
-            From::Tap(tap) => tap.finish(),
-        }
+        // A command that still writes then gets an error, because nobody reads any more.
+        drop(self.source);
+        self.command.map_or(Ok(()), |command| command.finish(stop))
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::send::Sender;
 use crate::pipeline::shutdown::PipeFinished;
 use crate::pipeline::worker_time::Activity;
-use crate::source::{PipeLimits, PipeReader, PipeSpec};
+use crate::source::{PipeInput, PipeLimits, PipeOrigin};
 use crate::transport::frames::Frame;
 use crate::tuner::Method;
 use crate::units::printable;
@@ -27,7 +27,7 @@ use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {
     /// Sends an announced pipe, from its first byte to its end.
-    pub(super) fn pipe(&self, pipe: &Arc<SendPipe>, pipe_spec: &PipeSpec) -> Result<(), Ended> {
+    pub(super) fn pipe(&self, pipe: &Arc<SendPipe>, origin: &PipeOrigin) -> Result<(), Ended> {
         use std::os::unix::ffi::OsStrExt;
         let id = pipe.entry.id;
         // A command is started only if its output is wanted.
@@ -37,7 +37,7 @@ impl Sender {
         let path = pipe.path.as_os_str().as_bytes();
         if pipe.is_once {
             self.context.shutdown.set_once();
-        } else if pipe_spec.is_once() && !self.context.shutdown.begin_once(path) {
+        } else if origin.spec().is_once() && !self.context.shutdown.begin_once(path) {
             self.report
                 .fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
             return Ok(());
@@ -46,12 +46,12 @@ impl Sender {
         self.context.progress.start_name(id, name);
         let tell = self.context.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
-        let opened = pipe_spec.open(self.limits(), &pipe.stop, on_line);
+        let opened = origin.open(self.limits(), &pipe.stop, on_line);
         match opened.and_then(|reader| self.read_pipe(pipe, reader)) {
             Ok(None) => {}
             Ok(Some(length)) if self.scheduler.wait_digested(pipe, length)? => {
                 let root = pipe.tree.lock().root(length);
-                if pipe_spec.is_once() {
+                if origin.spec().is_once() {
                     let digest = root;
                     self.context
                         .shutdown
@@ -80,7 +80,7 @@ impl Sender {
     }
 
     /// Returns the length; None if the copy ends first.
-    fn read_pipe(&self, pipe: &Arc<SendPipe>, mut reader: PipeReader) -> Result<Option<u64>> {
+    fn read_pipe(&self, pipe: &Arc<SendPipe>, mut reader: PipeInput) -> Result<Option<u64>> {
         let mut offset = 0;
         // Waiting for a producer counts as waiting for a disk, since both can be the bottleneck.
         let mut clock = self.chunks.encoder_control.worker_time.begin();

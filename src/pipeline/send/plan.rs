@@ -17,7 +17,7 @@ use crate::digest::{Digest, Tree};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::ListedPath;
-use crate::source::{FoundFile, PipeSpec, SourceFile};
+use crate::source::{FoundFile, PipeOrigin, SourceFile};
 use crate::tuner::Method;
 use crate::wire::SealedChunk;
 
@@ -137,20 +137,20 @@ impl SendPipe {
     /// `alone` if nothing else is copied.
     pub fn new(
         entry: Entry,
-        pipe_spec: &PipeSpec,
+        origin: &PipeOrigin,
         listed: Option<ListedPath>,
         alone: bool,
     ) -> SendPipe {
         SendPipe {
             entry,
-            path: pipe_spec.path(),
+            path: origin.spec().path(),
             listed,
             tree: Mutex::default(),
             failed: AtomicBool::new(false),
             stop: Stop::new(),
-            is_test: pipe_spec.is_test(),
-            is_shared: matches!(pipe_spec, PipeSpec::Tee(..)),
-            is_once: alone && pipe_spec.is_once(),
+            is_test: origin.spec().is_test(),
+            is_shared: origin.is_shared(),
+            is_once: alone && origin.spec().is_once(),
         }
     }
 }

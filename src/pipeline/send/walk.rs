@@ -16,7 +16,7 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
-use crate::source::{FoundFile, PipeSpec, Sources, Step, mark_young, root_id};
+use crate::source::{FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id};
 use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message};
 
 /// Directories and links in one message.
@@ -106,7 +106,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.tell_unlinked(walk.unlinked())?;
         }
-        Sources::Pipe(pipe_spec) => planner.nameless(&pipe_spec)?,
+        Sources::Pipe(origin) => planner.nameless(&origin)?,
     }
     planner.flush()?;
     planner.finish_unsized()?;
@@ -208,47 +208,47 @@ impl SourceWalk<'_> {
             links: 1,
             ..found.entry.clone()
         };
-        let pipe_spec = match found.entry.kind {
+        let origin = match found.entry.kind {
             EntryKind::Pipe => {
                 let shared = self.sender.pipe.clone();
-                shared.unwrap_or_else(|| PipeSpec::Path(found.path()))
+                shared.unwrap_or_else(|| PipeOrigin::Own(PipeSpec::Path(found.path())))
             }
-            _ => PipeSpec::File(Box::new(found.clone())),
+            _ => PipeOrigin::Own(PipeSpec::File(Box::new(found.clone()))),
         };
-        if pipe_spec.is_once() {
+        if origin.spec().is_once() {
             let shutdown = &self.sender.context.shutdown;
             // If an earlier session began it, it may be in place; the receiver knows.
             let begun = shutdown.has_begun(found.path().as_os_str().as_bytes());
             entry.extensions.push(once(begun && !self.alone));
         }
-        self.send_pipe(entry, &pipe_spec, listed)
+        self.send_pipe(entry, &origin, listed)
     }
 
     /// Sends stdin or the output of a command.
-    fn nameless(&mut self, pipe_spec: &PipeSpec) -> Result<(), Ended> {
-        let entry = pipe_spec.entry(root_id(0));
+    fn nameless(&mut self, origin: &PipeOrigin) -> Result<(), Ended> {
+        let entry = origin.spec().entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
         self.sender.scheduler.wait_entry_room(entry.id, || Ok(()))?;
         let listed = self.sender.context.digests.as_ref().map(|_| ListedPath {
             root: 0,
             below: Vec::new(),
         });
-        self.send_pipe(entry, pipe_spec, listed)
+        self.send_pipe(entry, origin, listed)
     }
 
     fn send_pipe(
         &mut self,
         entry: Entry,
-        pipe_spec: &PipeSpec,
+        origin: &PipeOrigin,
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let pipe = Arc::new(SendPipe::new(entry.clone(), pipe_spec, listed, self.alone));
+        let pipe = Arc::new(SendPipe::new(entry.clone(), origin, listed, self.alone));
         self.sender.scheduler.announce_pipe(pipe.clone());
         self.sender
             .report
             .say_or_end(Message::Entries(vec![entry]))?;
-        self.sender.pipe(&pipe, pipe_spec)
+        self.sender.pipe(&pipe, origin)
     }
 
     /// Plans a hard link. It is announced when the first name is in place. If the first name

@@ -17,7 +17,7 @@ use crate::session::operands::Expanded;
 use crate::session::permit::Permit;
 use crate::session::probe_place;
 use crate::session::runtime::off_task;
-use crate::source::{self, Lookup, NamedSource, PipeSpec};
+use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
 use crate::session::converse::say;
@@ -49,7 +49,8 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
             ServerRole::Source(named(operands, open, &lookup, control).await?)
         }
         Role::Producer { command } => {
-            ServerRole::Source(Expanded::nameless(PipeSpec::Command(line(command))))
+            let spec = PipeSpec::Command(line(command));
+            ServerRole::Source(Expanded::nameless(PipeOrigin::Own(spec)))
         }
         Role::Consumer { command, source } => ServerRole::Dest(
             To::Exit(SinkSpec::Command(line(command))),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::chunk::Buffer;
 use crate::pipeline::send::plan::SendPipe;
-use crate::source::PipeSpec;
+use crate::source::{PipeOrigin, PipeSpec};
 
 /// Plans with this many packs to be merged by three, and at most one large pack at work.
 fn plans(packs: usize) -> Scheduler {
@@ -81,8 +81,8 @@ fn after_one_that_did_not_arrive_there_are_no_more() {
 
 #[test]
 fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
-    let pipe_spec = PipeSpec::Command("x".into());
-    let pipe = Arc::new(SendPipe::new(pipe_spec.entry(1), &pipe_spec, None, true));
+    let origin = PipeOrigin::Own(PipeSpec::Command("x".into()));
+    let pipe = Arc::new(SendPipe::new(origin.spec().entry(1), &origin, None, true));
     let plans = Scheduler::default();
     plans.start(SmallFileMode::Fresh, 2);
     plans.announce_pipe(pipe.clone());
