@@ -3,15 +3,14 @@
 
 use std::time::Duration;
 
-use super::decide::GROWING;
+use super::Tuner;
+use super::bounds::FAR_AWAY;
 use super::experiment::Change;
-use super::model::{LIMITED, LOSSY};
+use super::model::LIMITED;
+use super::network::GROWING;
 use super::queue::QueueDepth;
+use super::terms::{Congestion, streams};
 use super::window::Rates;
-use super::{Congestion, FAR_AWAY, Sample, Tuner};
-
-/// Connections fill their windows if they carry this share of what the windows allow.
-const WINDOWS_FULL: f64 = 0.75;
 
 /// The payload of a TCP segment on Ethernet.
 const SEGMENT: f64 = 1448.0;
@@ -26,17 +25,20 @@ impl Tuner {
         if rates.wire < 1.0 {
             return None;
         }
-        let linked = rates.link >= LIMITED && !self.is_rate_limited(rates);
-        if self.is_fit(now, rates) {
+        let linked = rates.link >= LIMITED && !self.network.is_rate_limited(rates);
+        if self.network.is_fit(now, rates) {
             return None;
         }
-        let (queue, lossy) = (self.has_queue(QueueDepth::Long), self.is_lossy(rates));
+        let (queue, lossy) = (
+            self.network.has_queue(QueueDepth::Long),
+            self.network.is_lossy(rates),
+        );
         if linked && lossy && self.may_try_bbr(now, rates) {
             self.begin(now, Change::Congestion(Congestion::Bbr), rates);
             self.decision.congestion = Congestion::Bbr;
             return Some(format!("bbr: {:.2} % packet loss", rates.loss * 100.0));
         }
-        if self.start.forced.streams.is_some() {
+        if self.network.start.forced.streams.is_some() {
             return None;
         }
         // Behind a standing queue the link is full, and more connections would only take bandwidth
@@ -44,8 +46,10 @@ impl Tuner {
         // connection takes the free bandwidth by itself, however much is lost.
         let is_bbr = self.decision.congestion == Congestion::Bbr;
         let has_room = (!queue && !is_bbr)
-            || (self.is_windows_full(rates) && !self.is_slow(rates))
-            || self.is_longer_to_be_tried(rates);
+            || (self.network.is_windows_full(rates) && !self.network.is_slow(rates))
+            || self
+                .path
+                .is_longer_to_be_tried(&self.network, self.decision.congestion, rates);
         if linked && has_room {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
@@ -53,7 +57,7 @@ impl Tuner {
             }
         }
         let busy = rates.link.max(rates.workers).max(rates.far_workers) >= LIMITED;
-        let near = self.round_trip_min < FAR_AWAY && !self.is_rate_limited(rates);
+        let near = self.network.round_trip_min < FAR_AWAY && !self.network.is_rate_limited(rates);
         let fewer = self.decision.streams / 2;
         let change = Change::FewerStreams(fewer);
         if near && busy && fewer > 0 && self.holds.is_open(now, change) {
@@ -68,19 +72,21 @@ impl Tuner {
     }
 
     fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
-        let full = self.is_windows_full(rates);
+        let full = self.network.is_windows_full(rates);
         let own = self.decision.streams;
         // Loss does not slow bbr down.
         let lossy = lossy && self.decision.congestion != Congestion::Bbr;
         // Where loss or its window limits each connection, many more connections are needed.
         let is_held_back = lossy || full;
-        let is_doubtful = self.is_longer_to_be_tried(rates);
-        let is_full = !is_held_back && !is_doubtful && self.has_queue(QueueDepth::Slight);
+        let is_doubtful =
+            self.path
+                .is_longer_to_be_tried(&self.network, self.decision.congestion, rates);
+        let is_full = !is_held_back && !is_doubtful && self.network.has_queue(QueueDepth::Slight);
         if is_full || !self.pays_off(rates, is_held_back) {
             return None;
         }
         let by = if is_held_back { 4 } else { 2 };
-        let wanted = own.saturating_mul(by).min(self.streams_max());
+        let wanted = own.saturating_mul(by).min(self.network.streams_max());
         let change = match is_doubtful {
             true => Change::ToldByStreams(wanted),
             false => Change::MoreStreams(wanted),
@@ -102,26 +108,30 @@ impl Tuner {
     /// New connections start slowly, and the copy ends with the chunks they were given then. The
     /// copy must last long enough for them to become fast, and longer if they are only a trial.
     fn pays_off(&self, rates: &Rates, is_held_back: bool) -> bool {
-        let sure = self.pace().sure.as_secs_f64();
+        let sure = self.network.pace().sure.as_secs_f64();
         let least = if is_held_back { sure } else { 2.0 * sure };
-        let rest = self.window.newest().rest_bytes;
+        let rest = self.network.window.newest().rest_bytes;
         rest.is_none_or(|rest| rest as f64 >= least * rates.goodput)
     }
 
     /// Long round trips come from a queue, as far as trials of more connections can show.
     pub(super) fn is_queue_certain(&self, now: Duration, rates: &Rates) -> bool {
         let more = Change::ToldByStreams(self.decision.streams);
-        let may_try = self.holds.is_open(now, more) && self.decision.streams < self.streams_max();
-        !(may_try && self.may_be_longer(rates))
+        let may_try =
+            self.holds.is_open(now, more) && self.decision.streams < self.network.streams_max();
+        !(may_try
+            && self
+                .path
+                .may_be_longer(&self.network, self.decision.congestion, rates))
     }
 
     /// Tries bbr only where connections are far below what their windows allow: it takes bandwidth
     /// from others.
     fn may_try_bbr(&self, now: Duration, rates: &Rates) -> bool {
-        let windows = window_rate(&self.window.newest());
-        self.start.may_bbr
-            && !self.start.nice
-            && !self.start.forced.congestion
+        let windows = self.network.window.newest().window_rate();
+        self.network.start.may_bbr
+            && !self.network.start.nice
+            && !self.network.start.forced.congestion
             && self.decision.congestion != Congestion::Bbr
             && windows.is_none_or(|most| rates.wire < most / 2.0)
             && self.holds.is_open(now, Change::Congestion(Congestion::Bbr))
@@ -132,16 +142,19 @@ impl Tuner {
     pub(super) fn lasting(&self, change: Change, rates: &Rates) -> f64 {
         let by_loss = matches!(change, Change::MoreStreams(_) | Change::Congestion(_))
             && self.decision.congestion == Congestion::System
-            && self.is_lossy(rates);
+            && self.network.is_lossy(rates);
         // The rate may have come down already.
-        let sure = self.window.last(self.pace().sure, self.workers);
+        let sure = self
+            .network
+            .window
+            .last(self.network.pace().sure, self.network.workers);
         let has_come_down = sure.is_some_and(|sure| rates.wire * GROWING < sure.wire);
         if !by_loss || has_come_down {
             return rates.wire;
         }
         // Loss from a queue that overflowed in slow start does not occur in the next span.
-        let quick = self.pace().quick;
-        let loss = match self.window.last(2 * quick, self.workers) {
+        let quick = self.network.pace().quick;
+        let loss = match self.network.window.last(2 * quick, self.network.workers) {
             Some(both) => {
                 let lost = |of: &Rates| of.loss * of.wire * of.seconds;
                 let before = both.wire * both.seconds - rates.wire * rates.seconds;
@@ -149,38 +162,12 @@ impl Tuner {
             }
             None => 0.0,
         };
-        let round_trip = self.window.newest().round_trip.as_secs_f64();
+        let round_trip = self.network.window.newest().round_trip.as_secs_f64();
         let streams = f64::from(self.decision.streams);
         rates
             .wire
             .min(CUBIC_SLACK * streams * cubic(loss, round_trip))
     }
-
-    /// Packets are lost on the path, and no queue overflows or did so just now. On a local link a
-    /// queue is too short to be seen.
-    pub(super) fn is_lossy(&self, rates: &Rates) -> bool {
-        let lately = self.window.longest_round_trip(self.pace().sure);
-        // The queue of slow start says nothing about the time after it.
-        let is_settled = self.sampled > self.pace().opening;
-        let may_be_full = self.full.is_some() || (is_settled && self.is_slow(rates));
-        let was_queue = may_be_full && self.shows(QueueDepth::Long, lately);
-        let is_queue = was_queue || self.has_queue(QueueDepth::Long);
-        rates.loss >= LOSSY && !is_queue && self.round_trip_min >= FAR_AWAY
-    }
-
-    /// Connections carry what their windows allow, so that only more connections raise the rate.
-    pub(super) fn is_windows_full(&self, rates: &Rates) -> bool {
-        let most = window_rate(&self.window.newest());
-        most.is_some_and(|most| rates.wire >= WINDOWS_FULL * most)
-    }
-}
-
-/// The rate that the windows allow, in bytes a second; None if they are unknown.
-pub(super) fn window_rate(sample: &Sample) -> Option<f64> {
-    let windows = [sample.receive_window, sample.send_window];
-    let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
-    let round_trip = sample.round_trip;
-    (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
 }
 
 /// The long-term rate in bytes a second of a connection with this loss: RFC 9438, section 5.1
@@ -189,17 +176,10 @@ fn cubic(loss: f64, round_trip_s: f64) -> f64 {
     1.054 * (round_trip_s / loss.max(1e-9)).powf(0.75) * SEGMENT / round_trip_s.max(1e-3)
 }
 
-pub(super) fn streams(count: u16) -> String {
-    match count {
-        1 => "1 stream".to_owned(),
-        count => format!("{count} streams"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sim::{WORLD, World, start};
-    use super::super::{Forced, Method};
+    use super::super::{Forced, Method, Sample};
     use super::*;
 
     #[test]

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::connections::streams;
+use super::Tuner;
+use super::bounds::ROUND_TRIP_MAX;
 use super::experiment::{Change, Experiment, Judgement};
 use super::intervals::{APART, Intervals};
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
 use super::model::{LIMITED, LOSSY, Stages};
+use super::network::GROWING;
 use super::queue::QueueDepth;
+use super::terms::{Decision, streams};
 use super::window::Rates;
-use super::{Decision, ROUND_TRIP_MAX, Tuner};
 use crate::units;
 
 /// The span over which the cost and ratio of the method in use are measured.
@@ -25,18 +27,8 @@ const SCOUT_MAX: Duration = Duration::from_secs(5);
 /// have changed.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long the link's throughput as the bottleneck is taken as still valid.
-const LINK_KNOWN: Duration = Duration::from_secs(30);
-
-/// The rate is still rising if it grows by this factor from one span to the next.
-pub(super) const GROWING: f64 = 1.1;
-
 /// The rate is still falling if it drops by this factor.
 const FALLING: f64 = 1.05;
-
-/// The share of a rate limit in use that shows the limit to be in effect. Compressed data comes in
-/// bursts and leaves gaps.
-const RATE_LIMITED: f64 = 0.8;
 
 /// The longest time for which LZMA is avoided after workers were too slow for it.
 const LZMA_SHUT_MAX: Duration = Duration::from_secs(600);
@@ -45,31 +37,15 @@ const LZMA_SHUT_MAX: Duration = Duration::from_secs(600);
 const IDLE: f64 = 0.5;
 
 impl Tuner {
-    /// Frames that the link carries in a second, and frames on the link; zero while unknown.
-    pub(super) fn frames(&self) -> (f64, f64) {
-        match self.window.last(self.pace().quick, self.workers) {
-            Some(rates) if rates.frame_bytes > 0.0 => {
-                let round_trip = self.window.newest().round_trip.min(ROUND_TRIP_MAX);
-                let per_s = rates.wire / rates.frame_bytes;
-                (per_s, per_s * round_trip.as_secs_f64())
-            }
-            _ => (0.0, 0.0),
-        }
-    }
-
-    pub(super) fn pace(&self) -> Intervals {
-        Intervals::of(self.round_trip_min.min(ROUND_TRIP_MAX))
-    }
-
     /// Returns the reason of a change, if it made one.
     pub(super) fn judge(&mut self, now: Duration, mut trial: Experiment) -> Option<String> {
         let pace = Intervals::of(trial.round_trip);
-        let Some(rates) = self.window.last(pace.quick, self.workers) else {
+        let Some(rates) = self.network.window.last(pace.quick, self.network.workers) else {
             self.trial = Some(trial);
             return None;
         };
-        self.note_link(now, &rates);
-        match trial.judge(now, pace, &rates, self.window.newest().frames) {
+        self.network.note_link(now, &rates);
+        match trial.judge(now, pace, &rates, self.network.window.newest().frames) {
             Judgement::Wait => {
                 self.trial = Some(trial);
                 None
@@ -83,7 +59,7 @@ impl Tuner {
                 self.holds.forget(trial.change);
                 self.changed = now;
                 // Connections still in slow start have yet to show their gain.
-                let is_growing = now <= pace.opening && self.is_growing(pace.quick, &rates);
+                let is_growing = now <= pace.opening && self.network.is_growing(pace.quick, &rates);
                 (!is_growing).then(|| self.consider_streams(now, &rates))?
             }
             Judgement::Revert => {
@@ -105,13 +81,15 @@ impl Tuner {
 
     /// Looks for something to change, and returns the reason if it did.
     pub(super) fn consider(&mut self, now: Duration) -> Option<String> {
-        let pace = self.pace();
-        let quick = self.window.last(pace.quick, self.workers);
+        let pace = self.network.pace();
+        let quick = self.network.window.last(pace.quick, self.network.workers);
         if let Some(rates) = &quick {
-            self.rise_again(now, rates);
+            self.rise.again(now, &mut self.network, rates);
         }
         let fewer = quick.and_then(|rates| match self.is_queue_certain(now, &rates) {
-            true => self.shrink(now, &rates),
+            true => self
+                .rise
+                .shrink(now, &mut self.network, &mut self.decision, &rates),
             false => None,
         });
         if fewer.is_some() {
@@ -126,15 +104,15 @@ impl Tuner {
         if now < self.changed + span {
             return None;
         }
-        let rates = self.window.last(span, self.workers)?;
-        let growing = self.is_growing(span, &rates);
-        self.note_link(now, &rates);
+        let rates = self.network.window.last(span, self.network.workers)?;
+        let growing = self.network.is_growing(span, &rates);
+        self.network.note_link(now, &rates);
         if !growing {
             self.holds.lift(now, &rates);
         }
         let in_opening = now <= pace.opening;
         // Where loss limits each connection, the link has yet to show its throughput.
-        if in_opening && !growing && self.is_lossy(&rates) {
+        if in_opening && !growing && self.network.is_lossy(&rates) {
             let more = self.consider_streams(now, &rates);
             if more.is_some() {
                 return more;
@@ -152,75 +130,42 @@ impl Tuner {
             return Some(reason);
         }
         let rest = if in_opening { pace.quick } else { pace.sure };
-        let rates = self.window.last(pace.quick, self.workers)?;
-        let growing = self.is_growing(pace.quick, &rates);
-        if now < self.changed + rest || (growing && !self.is_windows_full(&rates)) {
+        let rates = self.network.window.last(pace.quick, self.network.workers)?;
+        let growing = self.network.is_growing(pace.quick, &rates);
+        if now < self.changed + rest || (growing && !self.network.is_windows_full(&rates)) {
             return None;
         }
         if in_opening {
             return self.consider_streams(now, &rates);
         }
-        let rates = self.window.last(pace.sure, self.workers)?;
+        let rates = self.network.window.last(pace.sure, self.network.workers)?;
         self.consider_streams(now, &rates)
     }
 
     /// The path loses much more than a short while ago, and not because a queue overflows. `rates`
     /// are those of `pace.quick`.
     fn begins_to_lose(&self, pace: Intervals, rates: &Rates) -> bool {
-        let is_limit = rates.link >= LIMITED && !self.has_queue(QueueDepth::Long);
-        is_limit && rates.loss >= LOSSY && self.lost_less(2 * pace.sure, rates.loss)
-    }
-
-    /// In the first half of `span` the path lost less than half of `loss`.
-    fn lost_less(&self, span: Duration, loss: f64) -> bool {
-        let halves = self.window.halves(span, self.workers);
-        halves.is_some_and(|(before, _)| before.loss < loss / 2.0)
+        let is_limit = rates.link >= LIMITED && !self.network.has_queue(QueueDepth::Long);
+        is_limit && rates.loss >= LOSSY && self.network.lost_less(2 * pace.sure, rates.loss)
     }
 
     /// The link's rates after loss has begun, by which more connections are judged. None while
     /// they are unknown: windows shrink by three tenths in a round trip.
     fn rate_left(&self, pace: Intervals) -> Option<Rates> {
-        let sure = self.window.last(pace.sure, self.workers)?;
+        let sure = self.network.window.last(pace.sure, self.network.workers)?;
         let span = (pace.quick / 2).max(2 * APART);
-        let (before, last) = self.window.halves(span, self.workers)?;
+        let (before, last) = self.network.window.halves(span, self.network.workers)?;
         if last.wire * GROWING < sure.wire {
             let is_falling = last.wire * FALLING < before.wire;
-            return (!is_falling && !self.lost_less(span, last.loss)).then_some(last);
+            return (!is_falling && !self.network.lost_less(span, last.loss)).then_some(last);
         }
-        (!self.lost_less(pace.sure, last.loss)).then_some(sure)
-    }
-
-    /// `rates` are those of the last `span`.
-    fn is_growing(&self, span: Duration, rates: &Rates) -> bool {
-        match self.window.last(2 * span, self.workers) {
-            None => true,
-            Some(both) => {
-                let bytes = both.wire * both.seconds - rates.wire * rates.seconds;
-                let before = bytes / (both.seconds - rates.seconds).max(1e-3);
-                rates.wire > before * GROWING
-            }
-        }
-    }
-
-    fn note_link(&mut self, now: Duration, rates: &Rates) {
-        if rates.link >= LIMITED || self.is_rate_limited(rates) {
-            self.link = Some((rates.wire, now));
-        } else if let Some((carried, at)) = self.link
-            && (now > at + LINK_KNOWN || rates.wire > carried * GROWING)
-        {
-            self.link = None;
-        }
-    }
-
-    pub(super) fn is_rate_limited(&self, rates: &Rates) -> bool {
-        let limit = self.rate_limit.now();
-        limit.is_some_and(|limit| rates.admitted >= RATE_LIMITED * limit as f64)
+        (!self.network.lost_less(pace.sure, last.loss)).then_some(sure)
     }
 
     /// A throughput measured under another rate limit no longer applies, and a trial cannot be
     /// judged across the change. Returns the reason if this reverted a trial.
     pub(super) fn on_rate_limit(&mut self, now: Duration) -> Option<String> {
-        self.link = None;
+        self.network.link = None;
         self.holds.lift_all(now);
         self.changed = now;
         let trial = self.trial.take()?;
@@ -241,36 +186,42 @@ impl Tuner {
     /// Settings found while the rate limit held the copy back say nothing about the link. Only the
     /// last settings found without that are remembered.
     pub(super) fn note_unlimited(&mut self, now: Duration) {
-        let span = self.pace().quick;
-        let is_free = |rates: Rates| !self.is_rate_limited(&rates);
-        if self.window.last(span, self.workers).is_none_or(is_free) {
+        let span = self.network.pace().quick;
+        let is_free = |rates: Rates| !self.network.is_rate_limited(&rates);
+        if self
+            .network
+            .window
+            .last(span, self.network.workers)
+            .is_none_or(is_free)
+        {
             let before = self.unlimited.map_or(Duration::ZERO, |(_, spent)| spent);
-            let since = now.saturating_sub(self.sampled);
+            let since = now.saturating_sub(self.network.sampled);
             self.unlimited = Some((self.kept(), before + since));
         }
-        self.sampled = now;
+        self.network.sampled = now;
     }
 
     /// Switches to LZMA without measuring it if a link is slow and has a queue. A frame may take
     /// seconds there, and measuring first takes several frames. The trial is reverted if it gains
     /// too little.
     fn jump(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        let is_limit =
-            rates.link >= LIMITED && self.is_slow(rates) && self.has_queue(QueueDepth::Clear);
+        let is_limit = rates.link >= LIMITED
+            && self.network.is_slow(rates)
+            && self.network.has_queue(QueueDepth::Clear);
         let rung = self.decision.rung;
-        if !is_limit || rung >= LZMA || self.start.forced.compress.is_some() {
+        if !is_limit || rung >= LZMA || self.network.start.forced.compress.is_some() {
             return None;
         }
         let is_open = |other: &usize| {
             self.may_use(now, *other) && self.holds.is_open(now, Change::Rung(*other))
         };
-        let stages = Stages::new(rates, self.workers, rung, Some(rates.wire));
+        let stages = Stages::new(rates, self.network.workers, rung, Some(rates.wire));
         // On a slow link a chunk of any one method is rare.
-        let whole = self.window.whole(self.workers).facts;
+        let whole = self.network.window.whole(self.network.workers).facts;
         let lately = self.facts(now);
         let facts = std::array::from_fn(|rung| lately[rung].or(whole[rung]));
         let to = stages.jump(&facts, (LZMA..RUNGS).filter(is_open))?;
-        self.link = Some((rates.wire, now));
+        self.network.link = Some((rates.wire, now));
         self.begin(now, Change::Rung(to), rates);
         self.set_rung(to);
         self.decision.spare = None;
@@ -282,15 +233,15 @@ impl Tuner {
     /// for them: the link has become faster, or the processors are busy with other work.
     fn fall(&mut self, now: Duration, rates: &Rates) -> Option<String> {
         let rung = self.decision.rung;
-        let rested = now >= self.changed + self.pace().quick;
-        if rung <= MIDDLE + 1 || !rested || self.start.forced.compress.is_some() {
+        let rested = now >= self.changed + self.network.pace().quick;
+        if rung <= MIDDLE + 1 || !rested || self.network.start.forced.compress.is_some() {
             return None;
         }
-        self.note_link(now, rates);
+        self.network.note_link(now, rates);
         if rates.workers < LIMITED || rates.link >= LIMITED {
             return None;
         }
-        let to = match self.link {
+        let to = match self.network.link {
             None if rates.link < IDLE => MIDDLE,
             Some((link, _)) if rung >= LZMA => {
                 let cheap = extrapolate(MIDDLE + 1, rung, self.facts(now)[rung]?);
@@ -298,7 +249,7 @@ impl Tuner {
                     return None;
                 }
                 let below = MIDDLE + 1..=self.strongest();
-                let stages = Stages::new(rates, self.workers, rung, Some(link));
+                let stages = Stages::new(rates, self.network.workers, rung, Some(link));
                 self.shut_lzma(now);
                 // The best of the methods that keep up.
                 let best = stages.jump(&self.facts(now), below);
@@ -319,7 +270,7 @@ impl Tuner {
     }
 
     fn consider_method(&mut self, now: Duration, rates: &Rates, growing: bool) -> Option<String> {
-        if self.start.forced.compress.is_some() {
+        if self.network.start.forced.compress.is_some() {
             return None;
         }
         let facts = self.facts(now);
@@ -331,8 +282,8 @@ impl Tuner {
                 && other <= highest.max(rung)
                 && self.holds.is_open(now, Change::Rung(other))
         });
-        let link = self.link.map(|(carried, _)| carried);
-        let choice = Stages::new(rates, self.workers, rung, link).choose(&facts, open);
+        let link = self.network.link.map(|(carried, _)| carried);
+        let choice = Stages::new(rates, self.network.workers, rung, link).choose(&facts, open);
         // On a far link it helps as long as slow start is the bottleneck.
         if rung == 0 || !growing {
             self.decision.spare = None;
@@ -373,8 +324,8 @@ impl Tuner {
             Some(_) => now.saturating_sub(since).min(SCOUT_MAX),
             None => FACTS,
         };
-        let seen = self.window.last(span, self.workers);
-        let seen = seen.unwrap_or_else(|| self.window.whole(self.workers));
+        let seen = self.network.window.last(span, self.network.workers);
+        let seen = seen.unwrap_or_else(|| self.network.window.whole(self.network.workers));
         let spare = self.decision.spare.and_then(rung_of);
         let known = |rung: usize| {
             rung == 0 || [Some(self.decision.rung), scouted, spare].contains(&Some(rung))
@@ -422,18 +373,22 @@ impl Tuner {
 
     /// Starts a trial; the caller calls this before it changes the decision.
     pub(super) fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
-        let newest = self.window.newest();
-        let round_trip = match self.is_longer_to_be_tried(base) {
-            true => newest.round_trip,
-            false => self.round_trip_min,
-        };
+        let newest = self.network.window.newest();
+        let round_trip =
+            match self
+                .path
+                .is_longer_to_be_tried(&self.network, self.decision.congestion, base)
+            {
+                true => newest.round_trip,
+                false => self.network.round_trip_min,
+            };
         self.trial = Some(Experiment {
             change,
             round_trip: round_trip.min(ROUND_TRIP_MAX),
             before: self.decision,
             base: *base,
             lasting: self.lasting(change, base),
-            unevenness: self.window.unevenness(self.pace().sure),
+            unevenness: self.network.window.unevenness(self.network.pace().sure),
             began: now,
             drained: newest.frames + u64::from(newest.queued),
             drained_at: None,

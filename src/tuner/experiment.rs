@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::intervals::Intervals;
 use super::method::RUNGS;
 use super::model::{LIMITED, LOSSY};
+use super::terms::{Congestion, Decision};
 use super::window::Rates;
-use super::{Congestion, Decision};
 
 /// The gain that a change must bring.
 const GAIN: f64 = 0.05;

@@ -12,6 +12,8 @@
 //! methods before connections: both help where the link is the bottleneck, and they would chase
 //! each other.
 
+mod bottleneck;
+mod bounds;
 mod connections;
 mod decide;
 mod experiment;
@@ -19,6 +21,7 @@ mod forecast;
 mod intervals;
 mod method;
 mod model;
+mod network;
 mod path;
 mod polite;
 mod queue;
@@ -26,6 +29,7 @@ mod rate_limit;
 mod remembered;
 mod sample;
 mod start_up;
+mod terms;
 mod verdict;
 mod window;
 
@@ -36,6 +40,8 @@ mod sim;
 
 use std::time::Duration;
 
+pub use self::bottleneck::{Bottleneck, Shares};
+pub use self::bounds::{QUEUE_MIN, SCOUT_EVERY, STREAMS_MAX};
 pub use self::intervals::next_sample;
 use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
 pub use forecast::{best, forecast};
@@ -44,45 +50,16 @@ pub use model::{Forecast, Measured};
 pub use polite::{ConnectionSight, LOOK, POLITE_STREAMS, PoliteRate};
 pub use remembered::{FILE_MAX, Remembered, RememberedRoutes};
 pub use sample::{MethodWork, ReceiverSample, Sample};
-pub use verdict::{Bottleneck, Shares, Verdict};
+pub use terms::{Adjustment, Congestion, Decision, Forced, Start, first_streams};
+pub use verdict::Verdict;
 
+use self::bounds::{FAR_AWAY, IN_FLIGHT_MAX, IN_FLIGHT_MIN, QUEUE_PER_STREAM, QUEUE_S};
 use self::experiment::{Cooldowns, Experiment};
+use self::network::Network;
 pub use self::start_up::AT_WORK_FIRST;
 use self::start_up::StartUp;
 use method::{LZMA, MIDDLE};
 use path::Path;
-use rate_limit::RateLimit;
-use window::{SampleWindow, Workers};
-
-/// More connections than any measured link needed.
-pub const STREAMS_MAX: u16 = 256;
-
-/// Bounds on the chunks in flight: read but not acknowledged. A chunk is 1 MiB, so at worst that
-/// many megabytes are retransmitted when every connection dies at once. The maximum fills 10
-/// Gbit/s at a round trip of 1.5 s. The minimum suffices for the workers of both ends and for
-/// acknowledgements every 2 ms at 2 GB/s. With many more, the buffers in use exceed the
-/// processor's cache (1 GB on loopback with 2 processors: 67,000 page faults with 1024, 21,000
-/// with 64).
-const IN_FLIGHT_MIN: u16 = 32;
-const IN_FLIGHT_MAX: u16 = 2048;
-
-/// Seconds of the link's throughput that may queue as frames, and the most frames that may queue
-/// for each connection: one being written and one behind it.
-const QUEUE_S: f64 = 0.25;
-const QUEUE_PER_STREAM: u16 = 2;
-
-/// Queued frames while the link is unknown: their method may turn out to be the wrong one.
-pub const QUEUE_MIN: u16 = 4;
-
-/// While the tuner measures a method, the first chunk and then one in this many uses it. An eighth
-/// of the chunks gives a result within 250 ms on most links, and costs little if the method is
-/// slow.
-pub const SCOUT_EVERY: u64 = 8;
-
-/// From this round trip on a link counts as far rather than local. On a far link, slow start is
-/// the first bottleneck however fast the link is, and a high rate needs the windows of several
-/// connections.
-const FAR_AWAY: Duration = Duration::from_millis(5);
 
 /// A link whose rate limit is below this is certainly the bottleneck: one processor compresses
 /// faster than the link carries the result.
@@ -106,130 +83,18 @@ const LARGE_PACK_FACTS: Duration = Duration::from_secs(3);
 /// A shorter copy has learnt nothing worth remembering.
 const REMEMBER_AFTER_S: f64 = 3.0;
 
-/// Longer round trips are caused by queues; no decision waits for ten longer ones.
-const ROUND_TRIP_MAX: Duration = Duration::from_millis(600);
-
-/// Facts known before the first byte.
-#[derive(Clone, Debug)]
-pub struct Start {
-    /// Measured by the hello message.
-    pub round_trip: Duration,
-    /// Processors of the sender, where the tuner runs. Zero counts as one.
-    pub processors_here: u16,
-    pub processors_there: u16,
-    /// Buffers in the smaller pool. The connections and twice the workers must fit.
-    pub slots: usize,
-    /// The strongest zstd level that memory allows.
-    pub strongest: Method,
-    /// Memory and the peer also allow LZMA.
-    pub may_lzma: bool,
-    /// The kernel lets this user choose bbr.
-    pub may_bbr: bool,
-    /// `--nice`: use nothing that takes bandwidth from others.
-    pub nice: bool,
-    pub remembered: Option<Remembered>,
-    pub forced: Forced,
-}
-
-/// The user's choices, which the tuner does not change.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Forced {
-    pub streams: Option<u16>,
-    pub compress: Option<Method>,
-    /// The user named a congestion control, which the caller sets, or none may be chosen;
-    /// [`Decision::congestion`] then means nothing.
-    pub congestion: bool,
-    /// Workers at the sender.
-    pub threads: Option<u16>,
-    /// Bytes a second on the wire, at the start; each [`Sample`] has the limit then in force.
-    pub rate_limit: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Congestion {
-    /// The sockets' default.
-    #[default]
-    System,
-    Bbr,
-}
-
-/// How the copy proceeds from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// For chunks whose sample shrinks.
-    pub method: Method,
-    /// One chunk in [`SCOUT_EVERY`] uses this method, to measure it.
-    pub scout: Option<Method>,
-    /// Until the link is known, chunks that would have to wait for a connection use this method,
-    /// which costs no time there. It is stronger on a far link: those are slow at first and often
-    /// remain so.
-    pub spare: Option<Method>,
-    /// Connections in use, 1 to [`STREAMS_MAX`]. Surplus ones are parked, not closed.
-    pub streams: u16,
-    /// Connections to have open: those in use and those that may soon be.
-    pub ready: u16,
-    /// The most chunks in flight: read and not yet acknowledged.
-    pub in_flight: u16,
-    /// Frames that may wait for a connection. They were encoded by an earlier decision.
-    pub queue: u16,
-    /// Packs to merge into a large one: more than 1 where the link is slow, and as many as it
-    /// carries within [`LARGE_PACK_S`] once compressed.
-    pub packs: u16,
-    pub congestion: Congestion,
-    /// Index of `method` on the ladder; meaningless if the user chose the method.
-    rung: usize,
-}
-
-impl Decision {
-    /// For a test of the link alone: no compression, and the maximum number of chunks in flight.
-    pub fn of_link_test(streams: u16) -> Decision {
-        Decision {
-            method: Method::None,
-            scout: None,
-            spare: None,
-            streams,
-            ready: streams,
-            in_flight: IN_FLIGHT_MAX,
-            queue: QUEUE_PER_STREAM * streams,
-            packs: 1,
-            congestion: Congestion::System,
-            rung: 0,
-        }
-    }
-}
-
-/// A decision that differs from the one before.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Adjustment {
-    pub decision: Decision,
-    /// What changed and why, in one line; None for the first rise in connections, and where only
-    /// the method under measurement or the number of chunks in flight changed.
-    pub reason: Option<String>,
-}
-
 pub struct Tuner {
-    start: Start,
-    workers: Workers,
+    network: Network,
     decision: Decision,
-    window: SampleWindow,
     trial: Option<Experiment>,
     holds: Cooldowns,
     rise: StartUp,
-    /// The throughput of a slow link when it was full, in bytes a second, and when that was.
-    full: Option<(f64, Duration)>,
     /// When anything but the scout last changed.
     changed: Duration,
-    /// The shortest round trip since the path last became longer.
-    round_trip_min: Duration,
     path: Path,
-    rate_limit: RateLimit,
     /// The last settings kept while no rate limit held the copy back, and the total time without
     /// one.
     unlimited: Option<(Decision, Duration)>,
-    /// When the last sample was taken.
-    sampled: Duration,
-    /// The link's throughput when it was last the bottleneck, and when that was.
-    link: Option<(f64, Duration)>,
     /// The rung measured beside the one in use, if any, and when this last changed.
     scouting: (Option<usize>, Duration),
     /// Until when LZMA is avoided, and for how long the next time.
@@ -238,28 +103,12 @@ pub struct Tuner {
     scouted: [Duration; RUNGS],
 }
 
-/// How many connections to dial before any of them is up. `round_trip` may be a guess. A
-/// remembered number counts only after a round trip has shown the present state of the link.
-pub fn first_streams(round_trip: Duration, forced: Option<u16>) -> u16 {
-    // On a local link each further connection costs wake-ups: 1 GB on loopback with 2 busy
-    // processors took 2.4 s with 1 connection, 2.6 with 2, 2.9 with 4 and 3.4 with 8. Two rarely
-    // fail at once.
-    let by_distance = match round_trip.as_millis() {
-        ..5 => 2,
-        5..100 => 8,
-        _ => 16,
-    };
-    forced.unwrap_or(by_distance).clamp(1, STREAMS_MAX)
-}
-
 impl Tuner {
     pub fn new(start: Start) -> (Tuner, Decision) {
-        let here = start.forced.threads.unwrap_or(start.processors_here).max(1);
+        let network = Network::new(start);
         let mut tuner = Tuner {
-            workers: Workers {
-                here: f64::from(here),
-                there: f64::from(start.processors_there.max(1)),
-            },
+            rise: StartUp::to(StartUp::target(&network)),
+            network,
             decision: Decision {
                 method: Method::None,
                 scout: None,
@@ -272,27 +121,18 @@ impl Tuner {
                 congestion: Congestion::System,
                 rung: 0,
             },
-            window: SampleWindow::default(),
             trial: None,
             holds: Cooldowns::default(),
-            rise: StartUp::to(1),
-            full: None,
             changed: Duration::ZERO,
-            round_trip_min: start.round_trip,
             path: Path::default(),
-            rate_limit: RateLimit::new(start.forced.rate_limit),
             unlimited: None,
-            sampled: Duration::ZERO,
-            link: None,
             scouting: (None, Duration::ZERO),
             lzma_shut: (Duration::ZERO, LZMA_SHUT),
             scouted: [Duration::ZERO; RUNGS],
-            start,
         };
-        tuner.rise = StartUp::to(tuner.rise_target());
-        tuner.decision.streams = tuner.at_work_first();
+        tuner.decision.streams = StartUp::at_work_first(&tuner.network);
         tuner.decision.ready = tuner.ready();
-        match tuner.start.forced.compress {
+        match tuner.network.start.forced.compress {
             Some(method) => tuner.decision.method = method,
             None => {
                 tuner.set_rung(tuner.first_rung());
@@ -316,15 +156,20 @@ impl Tuner {
     /// start; it never decreases.
     pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
         let before = self.decision;
-        let has_leapt = self.leap(sample);
-        if !self.window.push(now, sample) {
+        let at_work = &mut self.decision.streams;
+        let has_leapt = self.rise.leap(&self.network, at_work, sample);
+        if !self.network.window.push(now, sample) {
             return has_leapt.then(|| self.adjust(before, None)).flatten();
         }
-        self.note_round_trip(sample.round_trip);
-        self.note_path(now);
+        self.path
+            .note_round_trip(&mut self.network, sample.round_trip);
+        let is_tried = self.trial.as_ref().is_some_and(Experiment::is_of_path);
+        if let Some(round_trip) = self.path.note(now, &self.network, is_tried) {
+            self.on_longer_path(now, round_trip);
+        }
         let reason = if has_leapt {
             None
-        } else if self.rate_limit.follow(now, sample, self.workers) {
+        } else if self.network.follow_limit(now, sample) {
             self.on_rate_limit(now)
         } else {
             self.go_on(now)
@@ -339,7 +184,7 @@ impl Tuner {
     /// Updates the values that depend on the decision.
     fn adjust(&mut self, before: Decision, reason: Option<String>) -> Option<Adjustment> {
         self.decision.ready = self.ready();
-        let (frames_per_s, on_the_way) = self.frames();
+        let (frames_per_s, on_the_way) = self.network.frames();
         self.decision.in_flight = self.in_flight(on_the_way);
         self.decision.queue = self.queue(frames_per_s);
         self.decision.packs = self.packs();
@@ -351,13 +196,34 @@ impl Tuner {
 
     /// Returns the reason of a change, if it made one.
     fn go_on(&mut self, now: Duration) -> Option<String> {
-        if self.rise(now) {
+        let at_work = &mut self.decision.streams;
+        if self.rise.rise(now, &self.network, at_work) {
             return None;
         }
         match self.trial.take() {
             Some(trial) => self.judge(now, trial),
             None => self.consider(now),
         }
+    }
+
+    /// Forgets the measurements of the former path, and starts a new rise.
+    fn on_longer_path(&mut self, now: Duration, round_trip: Duration) {
+        self.path.on_longer(&mut self.network, round_trip);
+        // More connections on trial have shown it.
+        self.trial = None;
+        self.changed = now;
+        self.rise.begin(now, &self.network);
+    }
+
+    /// Connections to dial: those in use, and some for the next step of a rise.
+    fn ready(&self) -> u16 {
+        self.rise.ready(&self.network, self.decision.streams)
+    }
+
+    /// The interval from `now` to the next sample.
+    pub fn next_sample(&self, now: Duration) -> Duration {
+        let at_work = self.decision.streams;
+        self.rise.next_sample(now, &self.network, at_work)
     }
 
     pub fn decision(&self) -> Decision {
@@ -367,30 +233,35 @@ impl Tuner {
     /// The bottleneck of the whole copy so far.
     pub fn verdict(&self) -> Verdict {
         Verdict::new(
-            &self.window.whole(self.workers),
-            &self.window.newest(),
-            &self.start,
+            &self.network.window.whole(self.network.workers),
+            &self.network.window.newest(),
+            &self.network.start,
             self.kept(),
-            self.rate_limit
-                .held_back(self.sampled, &self.window.newest(), self.workers),
+            self.network.rate_limit.held_back(
+                self.network.sampled,
+                &self.network.window.newest(),
+                self.network.workers,
+            ),
         )
     }
 
     /// For the next copy between these two hosts; None before anything is known.
     pub fn remembered(&self) -> Option<Remembered> {
-        let forced = &self.start.forced;
+        let forced = &self.network.start.forced;
         let learnt = self
             .unlimited
             .filter(|(_, spent)| spent.as_secs_f64() >= REMEMBER_AFTER_S)
             .map(|(decision, _)| decision);
-        (self.window.whole(self.workers).seconds >= REMEMBER_AFTER_S).then(|| Remembered {
-            round_trip_us: self.round_trip_min.as_micros() as u64,
-            streams: learnt
-                .filter(|_| forced.streams.is_none())
-                .map(|it| it.streams),
-            method: learnt
-                .filter(|_| forced.compress.is_none())
-                .map(|it| it.method),
+        (self.network.window.whole(self.network.workers).seconds >= REMEMBER_AFTER_S).then(|| {
+            Remembered {
+                round_trip_us: self.network.round_trip_min.as_micros() as u64,
+                streams: learnt
+                    .filter(|_| forced.streams.is_none())
+                    .map(|it| it.streams),
+                method: learnt
+                    .filter(|_| forced.compress.is_none())
+                    .map(|it| it.method),
+            }
         })
     }
 
@@ -405,27 +276,23 @@ impl Tuner {
     /// under LZMA the tuner cannot see that a link is faster than it was last time.
     fn first_rung(&self) -> usize {
         let is_slow = |rate| rate < SLOW_BYTES_PER_S;
-        let by_distance = if self.start.round_trip >= FAR_AWAY
-            || self.start.forced.rate_limit.is_some_and(is_slow)
+        let by_distance = if self.network.start.round_trip >= FAR_AWAY
+            || self.network.start.forced.rate_limit.is_some_and(is_slow)
         {
             MIDDLE
         } else {
             0
         };
-        let wanted = self.remembered_here().and_then(|it| rung(it.method?));
+        let wanted = self
+            .network
+            .remembered_here()
+            .and_then(|it| rung(it.method?));
         wanted.unwrap_or(by_distance).min(self.strongest())
-    }
-
-    /// What an earlier copy learnt, if the round trip is about the same now.
-    fn remembered_here(&self) -> Option<Remembered> {
-        self.start
-            .remembered
-            .filter(|it| it.is_of(self.start.round_trip))
     }
 
     /// The highest rung below LZMA that may be used.
     fn strongest(&self) -> usize {
-        match self.start.strongest {
+        match self.network.start.strongest {
             Method::Zstd(level) => (0..LZMA)
                 .rev()
                 .find(|at| !matches!(LADDER[*at], Method::Zstd(other) if other > level))
@@ -436,16 +303,8 @@ impl Tuner {
 
     /// Memory suffices for this rung, and the peer supports it.
     fn may_use(&self, now: Duration, rung: usize) -> bool {
-        let may_lzma = self.start.may_lzma && now >= self.lzma_shut.0;
+        let may_lzma = self.network.start.may_lzma && now >= self.lzma_shut.0;
         rung <= self.strongest() || (rung >= LZMA && (may_lzma || rung == self.decision.rung))
-    }
-
-    fn streams_max(&self) -> u16 {
-        let room = self
-            .start
-            .slots
-            .saturating_sub(2 * self.workers.here as usize);
-        (room.min(usize::from(STREAMS_MAX)) as u16).max(1)
     }
 
     fn set_rung(&mut self, rung: usize) {
@@ -456,7 +315,7 @@ impl Tuner {
     /// Room for twice the link's capacity and a chunk or two for every worker and connection. A
     /// power of two that never decreases, so that the number seldom changes.
     fn in_flight(&self, on_the_way: f64) -> u16 {
-        let hands = 2 * usize::from(self.decision.streams) + 2 * self.workers.here as usize;
+        let hands = 2 * usize::from(self.decision.streams) + 2 * self.network.workers.here as usize;
         let wanted = hands + (2.0 * on_the_way).min(f64::from(IN_FLIGHT_MAX)) as usize;
         let wanted = wanted.next_power_of_two().min(usize::from(IN_FLIGHT_MAX)) as u16;
         wanted.max(self.decision.in_flight)
@@ -464,11 +323,19 @@ impl Tuner {
 
     /// As many packs as a slow link carries soon, and as still fit into a frame once compressed.
     fn packs(&self) -> u16 {
-        let ratio = match self.window.last(LARGE_PACK_FACTS, self.workers) {
+        let ratio = match self
+            .network
+            .window
+            .last(LARGE_PACK_FACTS, self.network.workers)
+        {
             Some(rates) => rates.ratio,
-            None => self.window.whole(self.workers).ratio,
+            None => self.network.window.whole(self.network.workers).ratio,
         };
-        let Some((link, _)) = self.link.filter(|(link, _)| *link < LARGE_PACK_LINK) else {
+        let Some((link, _)) = self
+            .network
+            .link
+            .filter(|(link, _)| *link < LARGE_PACK_LINK)
+        else {
             return 1;
         };
         let carried = link * LARGE_PACK_S * ratio / CHUNK_SIZE as f64;

@@ -14,11 +14,11 @@
 
 use std::time::Duration;
 
-use super::experiment::Experiment;
 use super::model::{LIMITED, LOSSY};
+use super::network::Network;
 use super::queue::QueueDepth;
+use super::terms::Congestion;
 use super::window::Rates;
-use super::{Congestion, Tuner};
 
 /// Round trips whose ratio is below this count as equal.
 const SAME: f64 = 1.15;
@@ -81,111 +81,119 @@ struct Doubt {
     before: f64,
 }
 
-impl Tuner {
-    pub(super) fn note_round_trip(&mut self, is: Duration) {
+impl Path {
+    pub(super) fn note_round_trip(&mut self, network: &mut Network, is: Duration) {
         if is.is_zero() {
             return;
         }
         // A clearly shorter round trip means that the path is the former one again, perhaps with a
         // queue. If it is a third path, the tuner finds that it is longer again.
-        if let Some(former) = self.path.former
-            && is.mul_f64(SAME) < self.round_trip_min
+        if let Some(former) = self.former
+            && is.mul_f64(SAME) < network.round_trip_min
         {
-            self.path.former = None;
-            self.round_trip_min = former;
+            self.former = None;
+            network.round_trip_min = former;
         }
-        self.round_trip_min = match self.round_trip_min {
+        network.round_trip_min = match network.round_trip_min {
             Duration::ZERO => is,
             min => min.min(is),
         };
     }
 
-    /// Records the newest sample. If it shows that the path has become longer, the tuner forgets
-    /// the measurements of the former path and starts a new rise.
-    pub(super) fn note_path(&mut self, now: Duration) {
-        let is = self.window.newest().round_trip;
-        if !self.has_queue(QueueDepth::Clear) {
-            self.path.doubt = None;
-            let rates = self.window.last(self.pace().quick, self.workers);
+    /// Records the newest sample. Returns the round trip of the path if that has become longer.
+    /// `is_tried`: more connections are on trial because it may have.
+    pub(super) fn note(
+        &mut self,
+        now: Duration,
+        network: &Network,
+        is_tried: bool,
+    ) -> Option<Duration> {
+        let is = network.window.newest().round_trip;
+        if !network.has_queue(QueueDepth::Clear) {
+            self.doubt = None;
+            let rates = network.window.last(network.pace().quick, network.workers);
             if let Some(rates) = rates.filter(|rates| rates.link >= BUSY) {
-                self.path.note_carried(now, rates.wire);
+                self.note_carried(now, rates.wire);
             }
-            return;
+            return None;
         }
-        let before = self.path.most();
-        let doubt = self.path.doubt.get_or_insert(Doubt::new(now, is, before));
+        let before = self.most();
+        let doubt = self.doubt.get_or_insert(Doubt::new(now, is, before));
         if is.mul_f64(SAME) < doubt.shortest || is > doubt.shortest.mul_f64(LONGER) {
             *doubt = Doubt::new(now, is, before);
-            return;
+            return None;
         }
         doubt.shortest = doubt.shortest.min(is);
-        let span = self.pace().quick.max(2 * is);
-        let doubt = self.path.doubt.expect("it was just put there");
+        let span = network.pace().quick.max(2 * is);
+        let doubt = self.doubt.expect("it was just put there");
         if now < doubt.since + span {
-            return;
+            return None;
         }
-        let Some(rates) = self.window.last(span, self.workers) else {
-            return;
-        };
+        let rates = network.window.last(span, network.workers)?;
         if rates.link < BUSY {
-            self.path.doubt = None;
-            return;
+            self.doubt = None;
+            return None;
         }
         let settled = doubt.settled.min(is);
         let least = doubt.least.filter(|_| rates.loss < LOSSY);
         let least = least.map_or(rates.wire, |least| least.min(rates.wire));
-        let is_tried = self.trial.as_ref().is_some_and(Experiment::is_of_path);
         if rates.wire > least * if is_tried { GREW_BY_TRIAL } else { GREW } {
-            return self.on_longer_path(now, settled);
+            return Some(settled);
         }
-        self.path.doubt = Some(Doubt {
+        self.doubt = Some(Doubt {
             least: Some(least),
             first: doubt.first.or(Some(rates.wire)),
             settled,
             ..doubt
         });
-        self.path.note_carried(now, rates.wire);
+        self.note_carried(now, rates.wire);
+        None
     }
 
-    fn on_longer_path(&mut self, now: Duration, round_trip: Duration) {
-        self.path.doubt = None;
-        self.path.former = Some(self.round_trip_min);
-        self.round_trip_min = round_trip;
-        self.start.round_trip = round_trip;
-        // More connections on trial have shown it.
-        self.trial = None;
-        self.full = None;
-        self.changed = now;
-        self.begin_rise(now);
+    /// The path has become longer: forgets what the former path showed.
+    pub(super) fn on_longer(&mut self, network: &mut Network, round_trip: Duration) {
+        self.doubt = None;
+        self.former = Some(network.round_trip_min);
+        network.round_trip_min = round_trip;
+        network.start.round_trip = round_trip;
+        network.full = None;
     }
 
     /// The rate fell while the round trip rose, and no queue overflows: the path may have become
     /// longer. More connections would show it.
-    pub(super) fn may_be_longer(&self, rates: &Rates) -> bool {
-        let Some(doubt) = self.path.doubt else {
+    pub(super) fn may_be_longer(
+        &self,
+        network: &Network,
+        congestion: Congestion,
+        rates: &Rates,
+    ) -> bool {
+        let Some(doubt) = self.doubt else {
             return false;
         };
         let has_fallen = |rate: f64| rate * FELL < doubt.before;
-        let held = doubt.before * self.round_trip_min.as_secs_f64();
-        let holds = rates.wire * self.window.newest().round_trip.as_secs_f64();
+        let held = doubt.before * network.round_trip_min.as_secs_f64();
+        let holds = rates.wire * network.window.newest().round_trip.as_secs_f64();
         has_fallen(rates.wire)
             && doubt.first.is_none_or(has_fallen)
             && holds > HOLDS * held
             && rates.link >= LIMITED
             && rates.loss < OVERFLOWS
-            && self.decision.congestion == Congestion::System
-            && self.start.forced.streams.is_none()
-            && !self.is_rate_limited(rates)
+            && congestion == Congestion::System
+            && network.start.forced.streams.is_none()
+            && !network.is_rate_limited(rates)
     }
 
     /// The path may be longer, and the round trip has been stable for long enough to try.
-    pub(super) fn is_longer_to_be_tried(&self, rates: &Rates) -> bool {
-        let is_known = self.path.doubt.is_some_and(|doubt| doubt.least.is_some());
-        is_known && self.may_be_longer(rates)
+    pub(super) fn is_longer_to_be_tried(
+        &self,
+        network: &Network,
+        congestion: Congestion,
+        rates: &Rates,
+    ) -> bool {
+        let is_known = self.doubt.is_some_and(|doubt| doubt.least.is_some());
+        is_known && self.may_be_longer(network, congestion, rates)
     }
-}
 
-impl Path {
     fn note_carried(&mut self, now: Duration, rate: f64) {
         let [this, _] = self.carried;
         self.carried = match now >= self.since + WHILE {
@@ -218,7 +226,7 @@ impl Doubt {
 #[cfg(test)]
 mod tests {
     use super::super::sim::{MBIT, WORLD, World, start};
-    use super::super::{Method, Sample};
+    use super::super::{Method, Sample, Tuner};
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
@@ -251,7 +259,7 @@ mod tests {
             };
             tuner.on_sample(now, &sample);
         }
-        tuner.round_trip_min
+        tuner.network.round_trip_min
     }
 
     #[test]

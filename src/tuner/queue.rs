@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::Tuner;
-
 /// How much longer the round trip must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum QueueDepth {
@@ -25,32 +23,24 @@ impl QueueDepth {
             QueueDepth::Long => (shortest / 2).max(3 * MS),
         }
     }
-}
 
-impl Tuner {
-    /// The newest round trip shows such a queue.
-    pub(super) fn has_queue(&self, queue: QueueDepth) -> bool {
-        self.shows(queue, self.window.newest().round_trip)
-    }
-
-    pub(super) fn shows(&self, queue: QueueDepth, round_trip: Duration) -> bool {
-        round_trip > self.round_trip_min + queue.threshold(self.round_trip_min)
+    /// This round trip shows such a queue.
+    pub(super) fn is_shown(self, shortest: Duration, round_trip: Duration) -> bool {
+        round_trip > shortest + self.threshold(shortest)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sim::{WORLD, World, start};
     use super::*;
 
     #[test]
     fn near_at_hand_a_queue_takes_milliseconds_and_far_away_a_part_of_the_round_trip() {
         let shown = |shortest_ms: u64, round_trip_ms: u64| {
-            let rtt = shortest_ms as f64 / 1e3;
-            let tuner = Tuner::new(start(&World { rtt, ..WORLD })).0;
+            let shortest = Duration::from_millis(shortest_ms);
             let round_trip = Duration::from_millis(round_trip_ms);
             let queues = [QueueDepth::Slight, QueueDepth::Clear, QueueDepth::Long];
-            queues.map(|queue| tuner.shows(queue, round_trip))
+            queues.map(|queue| queue.is_shown(shortest, round_trip))
         };
         assert_eq!(shown(1, 4), [false, false, false]);
         assert_eq!(shown(1, 5), [false, false, true]);

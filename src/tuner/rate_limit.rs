@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Sample;
-use super::verdict::{self, Bottleneck, Shares};
+use super::bottleneck::{Bottleneck, Shares, busiest};
+use super::sample::Sample;
 use super::window::{Rates, Workers, between};
 use crate::units;
 
@@ -100,8 +100,8 @@ impl RateLimit {
 
 fn is_spent(limit: u64, rates: &Rates) -> bool {
     let part = rates.admitted / limit as f64;
-    let busiest = verdict::busiest(&Shares::of(rates));
-    part >= SPENT || (part >= SPENT_MOSTLY && busiest == Some(Bottleneck::Network))
+    let stage = busiest(&Shares::of(rates));
+    part >= SPENT || (part >= SPENT_MOSTLY && stage == Some(Bottleneck::Network))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::STREAMS_MAX;
+use super::bounds::STREAMS_MAX;
 use super::method::{Method, rung};
 
 /// The number of the file's format. A file with another number is ignored.

@@ -57,6 +57,16 @@ pub struct Sample {
 }
 
 /// Work given to one method of the ladder, including sampled chunks that did not shrink.
+impl Sample {
+    /// The rate that the windows allow, in bytes a second; None if they are unknown.
+    pub(super) fn window_rate(&self) -> Option<f64> {
+        let windows = [self.receive_window, self.send_window];
+        let window = windows.into_iter().filter(|bytes| *bytes > 0).min()?;
+        let round_trip = self.round_trip;
+        (!round_trip.is_zero()).then(|| window as f64 / round_trip.as_secs_f64())
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MethodWork {
     /// Bytes of content.

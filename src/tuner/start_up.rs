@@ -7,11 +7,14 @@
 
 use std::time::Duration;
 
-use super::connections::streams;
+use super::bounds::FAR_AWAY;
+use super::intervals::next_sample;
 use super::model::{LIMITED, LOSSY};
+use super::network::{FULL_MOST, Network};
 use super::queue::QueueDepth;
+use super::sample::Sample;
+use super::terms::{Congestion, Decision, first_streams, streams};
 use super::window::Rates;
-use super::{Congestion, FAR_AWAY, Sample, Tuner, first_streams, next_sample};
 
 /// Connections in use from the start.
 pub const AT_WORK_FIRST: u16 = 2;
@@ -50,13 +53,6 @@ const PART: f64 = (64 << 10) as f64;
 /// A link may hold this many times its bandwidth-delay product: as much again in its queue.
 const HOLDS: f64 = 2.0;
 
-/// A full slow link counts as unchanged while its throughput stays within these factors.
-const FULL_LEAST: f64 = 0.8;
-const FULL_MOST: f64 = 1.3;
-
-/// Above this a link has room for many connections even if it is local.
-const SLOW_BYTES_PER_S: f64 = 12.5e6;
-
 /// The rise from the first connections to as many as help, if the link can take them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StartUp {
@@ -78,170 +74,160 @@ impl StartUp {
             until: None,
         }
     }
-}
 
-impl Tuner {
     /// The end of the rise if every round trip confirms it.
-    pub(super) fn rise_target(&self) -> u16 {
-        let near = self.start.round_trip < FAR_AWAY;
-        let by_distance = first_streams(self.start.round_trip, self.start.forced.streams);
-        let remembered = self.remembered_here().and_then(|it| it.streams);
+    pub(super) fn target(network: &Network) -> u16 {
+        let near = network.start.round_trip < FAR_AWAY;
+        let by_distance = first_streams(network.start.round_trip, network.start.forced.streams);
+        let remembered = network.remembered_here().and_then(|it| it.streams);
         let wanted = match remembered {
-            _ if self.start.forced.streams.is_some() => return by_distance,
+            _ if network.start.forced.streams.is_some() => return by_distance,
             // On a local link one connection can be faster than two.
             Some(streams) if near => streams,
             Some(streams) => streams.max(by_distance),
             None => by_distance,
         };
-        wanted.min(self.streams_max())
+        wanted.min(network.streams_max())
     }
 
-    pub(super) fn at_work_first(&self) -> u16 {
-        let target = self.rise_target();
-        match self.start.forced.streams {
+    /// Connections to use at first.
+    pub(super) fn at_work_first(network: &Network) -> u16 {
+        let target = StartUp::target(network);
+        match network.start.forced.streams {
             Some(_) => target,
             None => target.min(AT_WORK_FIRST),
         }
     }
 
     /// Connections to dial: those in use, and some for the next step of a rise.
-    pub(super) fn ready(&self) -> u16 {
-        let at_work = self.decision.streams;
-        let usual = first_streams(self.start.round_trip, None);
+    pub(super) fn ready(&self, network: &Network, at_work: u16) -> u16 {
+        let usual = first_streams(network.start.round_trip, None);
         let next = at_work.saturating_mul(READY).max(usual);
-        let target = self.rise.target.unwrap_or(at_work);
+        let target = self.target.unwrap_or(at_work);
         target.min(next).max(at_work)
     }
 
     /// The interval from `now` to the next sample.
-    pub fn next_sample(&self, now: Duration) -> Duration {
+    pub(super) fn next_sample(&self, now: Duration, network: &Network, at_work: u16) -> Duration {
         let apart = next_sample(now);
-        if self.is_first_step() && now < self.pace().opening {
+        if self.is_first_step(at_work) && now < network.pace().opening {
             apart.min(LOOK)
         } else {
             apart
         }
     }
 
-    fn is_first_step(&self) -> bool {
-        let at_work = self.decision.streams;
-        at_work == AT_WORK_FIRST && self.rise.target.is_some_and(|target| target > at_work)
+    fn is_first_step(&self, at_work: u16) -> bool {
+        at_work == AT_WORK_FIRST && self.target.is_some_and(|target| target > at_work)
     }
 
     /// Starts all usual connections at once if the first windows were acknowledged so soon that
     /// the first windows of all of them would hardly form a queue. Slow start takes a round trip
     /// to double the bytes in flight, so each round trip of the rise would prolong slow start by
     /// one.
-    pub(super) fn leap(&mut self, sample: &Sample) -> bool {
-        if !self.is_first_step() || sample.confirmed_bytes < self.rise.confirmed_at {
+    pub(super) fn leap(&mut self, network: &Network, at_work: &mut u16, sample: &Sample) -> bool {
+        if !self.is_first_step(*at_work) || sample.confirmed_bytes < self.confirmed_at {
             return false;
         }
-        let usual = first_streams(self.start.round_trip, None);
-        let streams = self.rise.target.map_or(usual, |target| target.min(usual));
-        let queue = sample.round_trip.saturating_sub(self.round_trip_min);
+        let usual = first_streams(network.start.round_trip, None);
+        let streams = self.target.map_or(usual, |target| target.min(usual));
+        let queue = sample.round_trip.saturating_sub(network.round_trip_min);
         let of_all = queue * SMOOTHED * u32::from(streams) / u32::from(AT_WORK_FIRST);
-        if of_all > self.round_trip_min / LEAP {
+        if of_all > network.round_trip_min / LEAP {
             return false;
         }
-        self.rise.confirmed_at = sample.confirmed_bytes + confirming(sample);
-        self.decision.streams = streams;
+        self.confirmed_at = sample.confirmed_bytes + confirming(sample);
+        *at_work = streams;
         true
     }
 
     /// Puts more connections to use if the last round trip shows that the link has room. Returns
     /// true if the rise is in progress and nothing else should change.
-    pub(super) fn rise(&mut self, now: Duration) -> bool {
-        let Some(target) = self.rise.target else {
+    pub(super) fn rise(&mut self, now: Duration, network: &Network, at_work: &mut u16) -> bool {
+        let Some(target) = self.target else {
             return false;
         };
-        let newest = self.window.newest();
-        let until = self.rise.until.unwrap_or(self.pace().opening);
-        if self.decision.streams >= target || now > until || self.has_queue(QueueDepth::Clear) {
-            self.rise.target = None;
+        let newest = network.window.newest();
+        let until = self.until.unwrap_or(network.pace().opening);
+        if *at_work >= target || now > until || network.has_queue(QueueDepth::Clear) {
+            self.target = None;
             return false;
         }
-        let span = newest.round_trip.max(self.round_trip_min);
-        let rates = self.window.last(span, self.workers);
+        let span = newest.round_trip.max(network.round_trip_min);
+        let rates = network.window.last(span, network.workers);
         let is_busy = rates.is_some_and(|rates| rates.link >= BUSY);
-        if !is_busy || newest.confirmed_bytes < self.rise.confirmed_at {
+        if !is_busy || newest.confirmed_bytes < self.confirmed_at {
             return is_busy;
         }
         // A larger remembered number was for a link that loses packets, or for small windows.
-        let usual = first_streams(self.start.round_trip, None);
-        let wants = |rates: Rates| rates.loss >= LOSSY || self.is_windows_full(&rates);
-        if self.decision.streams >= usual && !rates.is_some_and(wants) {
+        let usual = first_streams(network.start.round_trip, None);
+        let wants = |rates: Rates| rates.loss >= LOSSY || network.is_windows_full(&rates);
+        if *at_work >= usual && !rates.is_some_and(wants) {
             return false;
         }
-        self.rise.confirmed_at = newest.confirmed_bytes + confirming(&newest);
-        let by = match self.decision.streams {
+        self.confirmed_at = newest.confirmed_bytes + confirming(&newest);
+        let by = match *at_work {
             ..=AT_WORK_FIRST => FIRST_STEP,
             _ => STEP,
         };
-        let most = if self.decision.streams < usual {
+        let most = if *at_work < usual {
             target.min(usual)
         } else {
             target
         };
-        self.decision.streams = self.decision.streams.saturating_mul(by).min(most);
+        *at_work = at_work.saturating_mul(by).min(most);
         true
     }
 
     /// Parks connections that a slow link does not need: their bytes only wait in its queue.
-    pub(super) fn shrink(&mut self, now: Duration, rates: &Rates) -> Option<String> {
-        let is_slow = self.is_slow(rates) && rates.link >= LIMITED;
-        let is_of_use = self.start.forced.streams.is_some()
-            || self.is_rate_limited(rates)
-            || self.decision.congestion == Congestion::Bbr;
-        if !is_slow || is_of_use || !self.has_queue(QueueDepth::Clear) {
+    pub(super) fn shrink(
+        &mut self,
+        now: Duration,
+        network: &mut Network,
+        decision: &mut Decision,
+        rates: &Rates,
+    ) -> Option<String> {
+        let is_slow = network.is_slow(rates) && rates.link >= LIMITED;
+        let is_of_use = network.start.forced.streams.is_some()
+            || network.is_rate_limited(rates)
+            || decision.congestion == Congestion::Bbr;
+        if !is_slow || is_of_use || !network.has_queue(QueueDepth::Clear) {
             return None;
         }
-        let holds = HOLDS * rates.wire * self.round_trip_min.as_secs_f64();
+        let holds = HOLDS * rates.wire * network.round_trip_min.as_secs_f64();
         let fit = ((holds / PART) as u16).max(1);
         // The rate is not the same in every second.
-        if self.decision.streams <= fit.saturating_add(fit / 4) {
-            if let Some((wire, _)) = &mut self.full {
+        if decision.streams <= fit.saturating_add(fit / 4) {
+            if let Some((wire, _)) = &mut network.full {
                 *wire = rates.wire;
             }
             return None;
         }
-        self.rise.target = None;
-        self.decision.streams = fit;
-        self.full = Some((rates.wire, now));
+        self.target = None;
+        decision.streams = fit;
+        network.full = Some((rates.wire, now));
         Some(format!("{}: the link is slow and saturated", streams(fit)))
     }
 
     /// Starts another rise if a slow link that was full carries clearly more and has no queue: it
     /// has become faster. New connections find the new rate sooner than old ones, which have left
     /// slow start.
-    pub(super) fn rise_again(&mut self, now: Duration, rates: &Rates) {
+    pub(super) fn again(&mut self, now: Duration, network: &mut Network, rates: &Rates) {
         let is_faster = |(wire, _): &(f64, Duration)| rates.wire > wire * FULL_MOST;
-        if !self.full.as_ref().is_some_and(is_faster) || self.has_queue(QueueDepth::Clear) {
+        if !network.full.as_ref().is_some_and(is_faster) || network.has_queue(QueueDepth::Clear) {
             return;
         }
-        self.full = None;
-        self.begin_rise(now);
+        network.full = None;
+        self.begin(now, network);
     }
 
     /// Starts another rise, for as long as a copy's opening takes.
-    pub(super) fn begin_rise(&mut self, now: Duration) {
-        self.rise = StartUp {
-            target: Some(self.rise_target()),
-            confirmed_at: self.window.newest().confirmed_bytes,
-            until: Some(now + self.pace().opening),
+    pub(super) fn begin(&mut self, now: Duration, network: &Network) {
+        *self = StartUp {
+            target: Some(StartUp::target(network)),
+            confirmed_at: network.window.newest().confirmed_bytes,
+            until: Some(now + network.pace().opening),
         };
-    }
-
-    pub(super) fn is_slow(&self, rates: &Rates) -> bool {
-        rates.wire < SLOW_BYTES_PER_S
-    }
-
-    /// A slow link was full, and carries as much with the remaining connections. It needs no more
-    /// of them, and the loss while it was full does not show how lossy it is.
-    pub(super) fn is_fit(&self, now: Duration, rates: &Rates) -> bool {
-        self.full.is_some_and(|(wire, since)| {
-            let is_same = rates.wire > wire * FULL_LEAST && rates.wire < wire * FULL_MOST;
-            is_same || now < since + self.pace().opening
-        })
     }
 }
 
@@ -252,6 +238,7 @@ fn confirming(sample: &Sample) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Tuner;
     use super::super::sim::{WORLD, World, start};
     use super::*;
 

@@ -31,7 +31,7 @@ fn follows(name: &str, world: World, memory: Option<u16>, seed: usize, change: f
         &events,
     );
     let name = format!("{name}, {memory:?}, seed {seed}");
-    let (shortest, then) = (run.tuner.round_trip_min, world.rtt);
+    let (shortest, then) = (run.tuner.network.round_trip_min, world.rtt);
     assert!(
         shortest.as_secs_f64() <= 1.05 * then,
         "{name}: {shortest:?} is taken for the shortest round trip\n{}",

@@ -120,7 +120,7 @@ impl SimulatedRun {
         let congestions = [Congestion::System, Congestion::Bbr];
         let may = congestions
             .iter()
-            .filter(|it| self.tuner.start.may_bbr || **it != Congestion::Bbr);
+            .filter(|it| self.tuner.network.start.may_bbr || **it != Congestion::Bbr);
         may.flat_map(|how| (0..9).map(move |power| (how, f64::from(1 << power))))
             .flat_map(|(how, streams)| {
                 let link = link::steady(&self.world, streams, *how);
