@@ -35,23 +35,23 @@ const SHELF_PART: u64 = 4;
 pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Vec<Outcome> {
     let started = Instant::now();
     let all = Arc::<Shutdown>::default();
-    let seats = ends.into_iter().map(|(progress, reporter)| ClientContext {
+    let destinations = ends.into_iter().map(|(progress, reporter)| ClientContext {
         shutdown: Arc::new(Shutdown::of_session(&all)),
         ..ClientContext::new(progress, reporter)
     });
-    let mut seats: Vec<ClientContext> = seats.collect();
-    let mut outcomes: Vec<Option<Outcome>> = seats.iter().map(|_| None).collect();
+    let mut destinations: Vec<ClientContext> = destinations.collect();
+    let mut outcomes: Vec<Option<Outcome>> = destinations.iter().map(|_| None).collect();
     let resumes = !request.options.no_resume;
-    let begun = host::prepare(seats.len()).and_then(|()| {
-        share(request, &mut seats);
-        list_digests(request, &mut seats)
+    let begun = host::prepare(destinations.len()).and_then(|()| {
+        share(request, &mut destinations);
+        list_digests(request, &mut destinations)
     });
     let failed = match begun.and_then(|()| runtime()) {
         Err(error) => Some(error),
         Ok(runtime) => {
             // All sessions run on this thread; other threads do the work.
             let tasks = LocalSet::new();
-            let copies = carry_out(request, &seats, &all, started, &mut outcomes);
+            let copies = carry_out(request, &destinations, &all, started, &mut outcomes);
             runtime.block_on(tasks.run_until(copies));
             // The user does not wait for a thread that is stuck in the kernel.
             runtime.shutdown_timeout(Duration::from_millis(100));
@@ -62,15 +62,15 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         let error = failed.clone().unwrap_or_else(|| client.shutdown.error());
         over(client, Err(error), resumes, started)
     };
-    let outcomes = seats.iter().zip(outcomes);
+    let outcomes = destinations.iter().zip(outcomes);
     outcomes
         .map(|(client, outcome)| outcome.unwrap_or_else(|| rest(client)))
         .collect()
 }
 
 /// Opens a list of digests for each host, because names and failures differ from host to host.
-fn list_digests(request: &Request, seats: &mut [ClientContext]) -> Result<()> {
-    for (client, path) in seats.iter_mut().zip(&request.digest_lists) {
+fn list_digests(request: &Request, destinations: &mut [ClientContext]) -> Result<()> {
+    for (client, path) in destinations.iter_mut().zip(&request.digest_lists) {
         client.digests = Some(digest_list(path)?);
     }
     Ok(())
@@ -110,19 +110,26 @@ fn divide(memory: u64, dests: usize) -> (u64, u64) {
     (room, (memory - room) / dests.max(1) as u64)
 }
 
-fn share(request: &Request, seats: &mut [ClientContext]) {
-    let (room, own) = divide(Budget::memory(&request.options), seats.len());
-    let shelf = Arc::new(ChunkCache::new(seats.len(), room as usize));
-    let logins = Arc::new(LoginTurns::new(seats.len(), request));
+fn share(request: &Request, destinations: &mut [ClientContext]) {
+    let (room, own) = divide(Budget::memory(&request.options), destinations.len());
+    let cache = Arc::new(ChunkCache::new(destinations.len(), room as usize));
+    let logins = Arc::new(LoginTurns::new(destinations.len(), request));
     let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
     let broadcast = operands::pipe(request)
         .or_else(|| operands::named_pipe(request))
-        .map(|pipe_spec| Arc::new(Broadcast::new(pipe_spec, CHUNK_SIZE, seats.len(), patience)));
-    for (host, client) in seats.iter_mut().enumerate() {
+        .map(|pipe_spec| {
+            Arc::new(Broadcast::new(
+                pipe_spec,
+                CHUNK_SIZE,
+                destinations.len(),
+                patience,
+            ))
+        });
+    for (host, client) in destinations.iter_mut().enumerate() {
         client.shared = Some(SharedSource {
             host,
-            share: CacheShare::new(shelf.clone(), host),
+            share: CacheShare::new(cache.clone(), host),
             logins: logins.clone(),
             memory: own,
             limit: limit.clone(),
@@ -133,7 +140,7 @@ fn share(request: &Request, seats: &mut [ClientContext]) {
 
 async fn carry_out(
     request: &Request,
-    seats: &[ClientContext],
+    destinations: &[ClientContext],
     all: &Arc<Shutdown>,
     started: Instant,
     outcomes: &mut [Option<Outcome>],
@@ -143,11 +150,14 @@ async fn carry_out(
     }
     let at_once = host::end_on_signals(all.clone());
     host::end_on_panic(all.clone());
-    if let Some(first) = seats.first() {
+    if let Some(first) = destinations.first() {
         host::tell_on_signal(first.reporter.clone());
     }
     if request.options.follow_ms.is_some() {
-        let enough: Vec<_> = seats.iter().map(|client| client.enough.clone()).collect();
+        let enough: Vec<_> = destinations
+            .iter()
+            .map(|client| client.enough.clone())
+            .collect();
         host::on_enough(move || enough.iter().for_each(|enough| enough.set()));
     }
     let mut copies = JoinSet::new();
@@ -157,7 +167,7 @@ async fn carry_out(
             also: Vec::new(),
             ..request.clone()
         };
-        let client = seats[number].clone();
+        let client = destinations[number].clone();
         copies.spawn_local(async move { (number, one(request, &client, started).await) });
     }
     loop {

@@ -43,8 +43,8 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
         let message = format!("{} {message}", source.shown());
         Err(Error::new(Kind::Refused, Side::Dest, message).at(target.path(source)))
     };
-    if let Some((standing, _)) = target.standing
-        && standing == (root.dev, root.ino)
+    if let Some((existing, _)) = target.existing
+        && existing == (root.dev, root.ino)
     {
         return refused(if root.is_directory {
             "is the same directory"
@@ -95,7 +95,7 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
     let Landing::Name(slot) = &target.landing else {
         return Ok(());
     };
-    if source.root.is_directory && target.standing.is_some() {
+    if source.root.is_directory && target.existing.is_some() {
         return Ok(());
     }
     let access = slot.dir.handle().and_then(|dir| {
@@ -141,7 +141,7 @@ pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result
     let Landing::Name(slot) = &target.landing else {
         return Ok(());
     };
-    if source.root.is_directory || target.standing.is_some() {
+    if source.root.is_directory || target.existing.is_some() {
         return Ok(());
     }
     let path = slot.dir.handle().and_then(|dir| {

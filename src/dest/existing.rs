@@ -43,7 +43,7 @@ impl ExistingEntry {
 }
 
 /// The entry under this name; a symbolic link is not followed.
-pub fn standing(slot: &EntrySlot) -> Result<Option<ExistingEntry>> {
+pub fn existing(slot: &EntrySlot) -> Result<Option<ExistingEntry>> {
     Ok(slot.stat()?.map(|stat| ExistingEntry::of(&stat)))
 }
 

@@ -64,7 +64,7 @@ use crate::manifest::{Entry, file_type};
 pub use self::device_journal::device_journal;
 pub use self::discard::{Discard, is_sink};
 pub use self::equal_names::{Spelling, spelling};
-pub use self::existing::{ExistingEntry, digest_of, same_content, standing, stays};
+pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays};
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
 pub use self::output::PipeOutput;

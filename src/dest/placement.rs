@@ -30,7 +30,7 @@ pub(super) struct Resolved {
     pub within: bool,
     pub listed: Vec<u8>,
     /// Device and inode of the existing entry, and whether it is a directory.
-    pub standing: Option<((u64, u64), bool)>,
+    pub existing: Option<((u64, u64), bool)>,
 }
 
 impl ExistingPlace<'_> {
@@ -88,11 +88,11 @@ impl ExistingPlace<'_> {
                     device,
                     ..slot.clone()
                 };
-                Ok(Resolved::standing(slot, listed, stat))
+                Ok(Resolved::existing(slot, listed, stat))
             }
             FoundPath::Other(slot, stat) => {
                 let listed = slot.name.as_bytes().to_vec();
-                let resolved = Resolved::standing(slot.clone(), listed, stat);
+                let resolved = Resolved::existing(slot.clone(), listed, stat);
                 if let Some(exit) = SinkSpec::of(slot.path(), stat) {
                     let landing = Landing::Exit(exit);
                     return Ok(Resolved {
@@ -117,11 +117,11 @@ impl ExistingPlace<'_> {
             return Ok(Resolved::nothing(slot, listed));
         };
         if file_type(&stat) != FileType::Symlink || !source.follow_name {
-            return Ok(Resolved::standing(slot, listed, &stat));
+            return Ok(Resolved::existing(slot, listed, &stat));
         }
         match self.reach.find(&slot.path())? {
             FoundPath::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
-            FoundPath::Other(slot, stat) => Ok(Resolved::standing(slot, listed, &stat)),
+            FoundPath::Other(slot, stat) => Ok(Resolved::existing(slot, listed, &stat)),
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
             FoundPath::Directory(..) => {
                 let message = "is a directory";
@@ -152,14 +152,14 @@ impl Resolved {
             landing: Landing::Name(slot),
             within: false,
             listed,
-            standing: None,
+            existing: None,
         }
     }
 
-    fn standing(slot: EntrySlot, listed: Vec<u8>, stat: &Stat) -> Resolved {
+    fn existing(slot: EntrySlot, listed: Vec<u8>, stat: &Stat) -> Resolved {
         let is_directory = file_type(stat) == FileType::Directory;
         Resolved {
-            standing: Some(((stat.st_dev, stat.st_ino), is_directory)),
+            existing: Some(((stat.st_dev, stat.st_ino), is_directory)),
             ..Resolved::nothing(slot, listed)
         }
     }
@@ -169,21 +169,21 @@ impl Resolved {
             landing: Landing::Directory(dir.clone()),
             within: false,
             listed,
-            standing: Some((dir.identity(), true)),
+            existing: Some((dir.identity(), true)),
         }
     }
 
     /// A directory that an interrupted copy has made.
     pub(super) fn begun(slot: EntrySlot, dir: &Arc<Dir>) -> Resolved {
         Resolved {
-            standing: Some((dir.identity(), true)),
+            existing: Some((dir.identity(), true)),
             ..Resolved::nothing(slot, Vec::new())
         }
     }
 
     /// Two roots with the same key would land in one place.
     pub(super) fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
-        match (&self.landing, self.standing) {
+        match (&self.landing, self.existing) {
             (_, Some((identity, true))) => (Some(identity), vec![]),
             (Landing::Name(slot), _) => {
                 let mut names = vec![slot.name.as_bytes()];
@@ -193,7 +193,7 @@ impl Resolved {
                 (Some(slot.dir.identity()), names)
             }
             (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
-            (Landing::Exit(_), standing) => (standing.map(|(identity, _)| identity), vec![]),
+            (Landing::Exit(_), existing) => (existing.map(|(identity, _)| identity), vec![]),
         }
     }
 

@@ -94,7 +94,7 @@ pub fn resolve(
             refuse_itself(source, target)?;
         }
         let is_written = spec.inplace || target.landing.device().is_some();
-        if !(is_written && target.standing.is_some()) {
+        if !(is_written && target.existing.is_some()) {
             refuse_unwritable(source, target)?;
         }
         refuse_among_devices(source, target)?;
@@ -150,7 +150,7 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
         targets.push(RootTarget {
             landing,
             listed: resolved.listed,
-            existed: resolved.standing.is_some(),
+            existed: resolved.existing.is_some(),
         });
     }
     Ok(targets)

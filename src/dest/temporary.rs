@@ -33,7 +33,7 @@ pub(super) struct Temporary {
     pub stat: Stat,
     name: OwnName,
     /// The file still has `name`, and is removed on drop.
-    standing: bool,
+    existing: bool,
 }
 
 /// Device number of the last directory without locks, so that they are not tried for each file.
@@ -84,13 +84,13 @@ impl Temporary {
             file: File::from(fd),
             stat,
             name,
-            standing: true,
+            existing: true,
         };
         if lock {
             match flock(&made.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => made.refresh()?,
                 Err(Errno::AGAIN) => {
-                    made.standing = false;
+                    made.existing = false;
                     return Ok(None);
                 }
                 Err(_) => {
@@ -139,7 +139,7 @@ impl Temporary {
                 file,
                 stat,
                 name,
-                standing: true,
+                existing: true,
             })),
             Some(Err(cause)) if Errno::from_io_error(&cause) == Some(Errno::AGAIN) => {
                 Err(busy(slot))
@@ -151,12 +151,12 @@ impl Temporary {
 
     /// Leaves the file for a later run to resume, if that run can find it.
     pub(super) fn keep(&mut self) {
-        self.standing = *self.name() != usual_name(&self.slot);
+        self.existing = *self.name() != usual_name(&self.slot);
     }
 
     /// Leaves the file under its present name, for the user.
     pub(super) fn keep_for_user(&mut self) -> OsString {
-        self.standing = false;
+        self.existing = false;
         self.name()
     }
 
@@ -206,13 +206,13 @@ impl Temporary {
 
     /// Notes that the file has its final name, so there is nothing left to remove.
     pub(super) fn committed(&mut self) {
-        self.standing = false;
+        self.existing = false;
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if !self.standing {
+        if !self.existing {
             return;
         }
         let held = self.name.hold();

@@ -99,7 +99,7 @@ pub async fn send_on(
                 streams.spawn(async move {
                     let Connection { id, link, expected, fate } = connection;
                     let sent = send(
-                        registration.number, link, expected, supply, &limit, &registration.meter, &*sender,
+                        registration.number, link, expected, supply, &limit, &registration.stats, &*sender,
                     );
                     let token = registration.token();
                     let ended = tokio::select! {
@@ -148,7 +148,7 @@ pub async fn receive_on(
                     continue;
                 };
                 receiver.context.progress.set_streams(connection_set.most());
-                registration.meter.set_proven();
+                registration.stats.set_proven();
                 let (receiver, connection_set, reporter) = (receiver.clone(), connection_set.clone(), reporter.clone());
                 streams.spawn(async move {
                     let Connection { id, link, fate, .. } = connection;
@@ -193,8 +193,8 @@ fn lost(
     if let Some(fate) = fate {
         // This fails if nobody dials any more.
         let _ = fate.send(Fate {
-            was_proven: registration.meter.is_proven(),
-            carried: is_whole && registration.meter.bytes() >= CARRIED_MIN,
+            was_proven: registration.stats.is_proven(),
+            carried: is_whole && registration.stats.bytes() >= CARRIED_MIN,
             cause: cause.to_string(),
         });
     }
@@ -222,8 +222,8 @@ async fn receive(
     link: Duplex,
     limits: &FrameLimits,
 ) -> Result<(), RecvError> {
-    let (stream, meter): (u16, &ConnectionStats) = (registration.number, &registration.meter);
-    recv(link, limits, &receiver.context.pool, meter, |frame| {
+    let (stream, stats): (u16, &ConnectionStats) = (registration.number, &registration.stats);
+    recv(link, limits, &receiver.context.pool, stats, |frame| {
         receiver.take_frame(stream, frame)
     })
     .await

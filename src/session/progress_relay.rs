@@ -97,10 +97,10 @@ impl ProgressTeller {
             names: snapshot.names,
             is_flushing: snapshot.phase == Phase::Flushing,
             ways: Route::ALL.map(|route| {
-                let standing = connection_set.standing(route);
+                let route_state = connection_set.route_state(route);
                 RouteFacts {
-                    sound: standing.sound as u16,
-                    up: standing.up as u16,
+                    sound: route_state.sound as u16,
+                    up: route_state.up as u16,
                     carried: carried[route as usize],
                 }
             }),

@@ -159,45 +159,45 @@ impl RouteChooser<'_> {
     }
 
     async fn choose(&self, listen: oneshot::Receiver<Listen>) {
-        let mut course = AttemptState::default();
-        course.choice.begin(self.opened_at.elapsed());
+        let mut attempts = AttemptState::default();
+        attempts.choice.begin(self.opened_at.elapsed());
         let mut listen = std::pin::pin!(listen);
         let mut looks_at = Instant::now();
         loop {
             tokio::select! {
-                heard = &mut listen, if !course.has_listened => {
-                    course.has_listened = true;
-                    course.at = heard.ok();
+                heard = &mut listen, if !attempts.has_listened => {
+                    attempts.has_listened = true;
+                    attempts.at = heard.ok();
                     self.heard();
-                    course.choice.heard(self.opened_at.elapsed());
-                    self.dial(&mut course);
+                    attempts.choice.heard(self.opened_at.elapsed());
+                    self.dial(&mut attempts);
                 }
-                (route, why) = course.running.next() => {
+                (route, why) = attempts.running.next() => {
                     self.fail(route, &why);
                     continue;
                 }
                 () = sleep_until(looks_at) => {}
             }
-            let has_sound = self.look(&mut course).await;
+            let has_sound = self.look(&mut attempts).await;
             looks_at = Instant::now() + if has_sound { LOOK } else { LOOK_OUT };
         }
     }
 
     /// Settles on the route that is up, or begins the one that is due. True if a connection is
     /// sound.
-    async fn look(&self, course: &mut AttemptState) -> bool {
-        if let Some(route) = course.choice.settle(self.up()) {
-            self.settle(&mut course.running, route).await;
+    async fn look(&self, attempts: &mut AttemptState) -> bool {
+        if let Some(route) = attempts.choice.settle(self.up()) {
+            self.settle(&mut attempts.running, route).await;
             if route == Route::Ssh {
-                self.warn(course);
+                self.warn(attempts);
             }
         }
         let view = RouteView {
             has_sound: self.connection_set.has_sound(),
             is_dialling: true,
-            answer: self.answer(course),
+            answer: self.answer(attempts),
         };
-        let running = &course.running;
+        let running = &attempts.running;
         let may_begin = |route: Route| match route {
             // Whoever recorded an opening on its way to a wrong address could replay it and read
             // the data that follows, if that has only a tag.
@@ -212,43 +212,43 @@ impl RouteChooser<'_> {
                 may_ssh && !running.has(route)
             }
         };
-        let steps = course
+        let steps = attempts
             .choice
             .next(self.opened_at.elapsed(), view, may_begin);
         if steps.inband {
             self.inband.offer();
         }
         if steps.is_last && self.connection_set.carried()[Route::Inband as usize] > 0 {
-            self.warn(course);
+            self.warn(attempts);
         }
         for route in steps.begin {
             match route {
-                Route::Direct => self.dial(course),
-                Route::Reverse => self.reverse(&mut course.running).await,
-                Route::Ssh | Route::Inband => self.ssh(&mut course.running),
+                Route::Direct => self.dial(attempts),
+                Route::Reverse => self.reverse(&mut attempts.running).await,
+                Route::Ssh | Route::Inband => self.ssh(&mut attempts.running),
             }
         }
         view.has_sound
     }
 
     /// Warns once, if the user asked for a polite copy.
-    fn warn(&self, course: &mut AttemptState) {
-        let has_warned = std::mem::replace(&mut course.has_warned, true);
+    fn warn(&self, attempts: &mut AttemptState) {
+        let has_warned = std::mem::replace(&mut attempts.has_warned, true);
         if !has_warned && self.request.options.polite {
             self.client.reporter.notice(polite::NO_EFFECT);
         }
     }
 
-    fn dial(&self, course: &mut AttemptState) {
-        if let Some(at) = course.at.clone() {
-            course.dialled = self.direct(&mut course.running, at);
+    fn dial(&self, attempts: &mut AttemptState) {
+        if let Some(at) = attempts.at.clone() {
+            attempts.dialled = self.direct(&mut attempts.running, at);
         }
     }
 
-    fn answer(&self, course: &AttemptState) -> DialAnswer {
-        match &course.dialled {
+    fn answer(&self, attempts: &AttemptState) -> DialAnswer {
+        match &attempts.dialled {
             Some(places) => places.answer(),
-            None if course.has_listened => DialAnswer::Refused,
+            None if attempts.has_listened => DialAnswer::Refused,
             None => DialAnswer::Silent,
         }
     }
@@ -258,7 +258,7 @@ impl RouteChooser<'_> {
         let routes = [Route::Direct, Route::Reverse, Route::Ssh];
         routes
             .into_iter()
-            .find(|&route| self.connection_set.standing(route).up > 0)
+            .find(|&route| self.connection_set.route_state(route).up > 0)
     }
 
     /// Ends the other attempts.

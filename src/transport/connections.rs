@@ -83,22 +83,22 @@ impl ConnectionSet {
         }
         let number = state.next_number;
         state.next_number = number.wrapping_add(1);
-        let meter = state.course.meter(&self.idle_time);
-        let leash = Arc::<CancelHandle>::default();
+        let stats = state.targets.stats(&self.idle_time);
+        let cancel = Arc::<CancelHandle>::default();
         let live = LiveConnection {
             route,
             attempt: id.attempt,
             number,
             since: state.now,
-            meter: meter.clone(),
-            leash: leash.clone(),
+            stats: stats.clone(),
+            cancel: cancel.clone(),
             watch: StallWatch::new(state.now),
             given: 0,
             through: 0,
             owed: Duration::ZERO,
         };
         if let Some(before) = state.live.insert(id.stream, live) {
-            before.leash.end(Dead::Replaced);
+            before.cancel.end(Dead::Replaced);
         }
         state.park();
         state.count_most(self.flow);
@@ -106,8 +106,8 @@ impl ConnectionSet {
             connection_set: self.clone(),
             id,
             number,
-            meter,
-            leash,
+            stats,
+            cancel,
         })
     }
 
@@ -122,8 +122,8 @@ impl ConnectionSet {
         let facts = state.live.iter().map(|(&stream, live)| ConnectionFacts {
             stream,
             attempt: live.attempt,
-            bytes: live.meter.bytes(),
-            waits: live.meter.take_waits(),
+            bytes: live.stats.bytes(),
+            waits: live.stats.take_waits(),
         });
         facts.collect()
     }
@@ -152,11 +152,11 @@ impl ConnectionSet {
         state.now = now;
         let mut looked = DeadConnections::default();
         for (&stream, live) in &mut state.live {
-            state.was_ever_proven |= live.meter.is_proven();
+            state.was_ever_proven |= live.stats.is_proven();
             let sight = Sight {
                 now,
-                sent: (self.flow == Flow::Out).then(|| live.meter.bytes()),
-                kernel: live.meter.kernel(),
+                sent: (self.flow == Flow::Out).then(|| live.stats.bytes()),
+                kernel: live.stats.kernel(),
                 beats,
                 peer: peer.get(&(stream, live.attempt)).copied(),
                 share: state.share,
@@ -168,10 +168,10 @@ impl ConnectionSet {
             if let Some(dead) = live.watch.look(&sight)
                 && live.route != Route::Inband
             {
-                live.leash.end(dead);
+                live.cancel.end(dead);
                 continue;
             }
-            looked.stands |= live.meter.is_proven() && now - live.since >= STANDS_AFTER;
+            looked.stands |= live.stats.is_proven() && now - live.since >= STANDS_AFTER;
             looked.idle += usize::from(live.watch.is_idle());
         }
         looked.slow = state.slow();
@@ -179,31 +179,33 @@ impl ConnectionSet {
         looked
     }
 
-    pub fn standing(&self, route: Route) -> RouteState {
+    pub fn route_state(&self, route: Route) -> RouteState {
         let state = self.state.lock();
-        let mut standing = RouteState::default();
+        let mut route_state = RouteState::default();
         for live in state.live.values().filter(|live| live.route == route) {
             let is_up = live.is_up(self.flow);
-            let is_sound = live.meter.is_proven()
+            let is_sound = live.stats.is_proven()
                 && live.owed < STUCK
                 && (is_up || !state.doubtful[route as usize]);
-            standing.sound += usize::from(is_sound);
-            standing.up += usize::from(is_up);
+            route_state.sound += usize::from(is_sound);
+            route_state.up += usize::from(is_up);
         }
-        standing
+        route_state
     }
 
     /// True if a connection other than the in-band one is sound.
     pub fn has_sound(&self) -> bool {
         let routes = [Route::Direct, Route::Reverse, Route::Ssh];
-        routes.iter().any(|&route| self.standing(route).sound > 0)
+        routes
+            .iter()
+            .any(|&route| self.route_state(route).sound > 0)
     }
 
     /// Ends the connections of a route that is no longer used.
     pub fn end(&self, route: Route) {
         for live in self.state.lock().live.values() {
             if live.route == route {
-                live.leash.end(Dead::NotNeeded);
+                live.cancel.end(Dead::NotNeeded);
             }
         }
     }
@@ -213,7 +215,7 @@ impl ConnectionSet {
         let state = self.state.lock();
         let mut carried = state.carried;
         for live in state.live.values() {
-            carried[live.route as usize] += live.meter.bytes();
+            carried[live.route as usize] += live.stats.bytes();
         }
         carried
     }
@@ -250,28 +252,28 @@ impl ConnectionSet {
     /// Sets the wanted number of connections, at least 1; the dialling end makes them.
     pub fn want(&self, streams: u16) {
         let streams = streams.clamp(1, STREAMS_MAX);
-        self.state.lock().course.wanted.send_replace(streams);
+        self.state.lock().targets.wanted.send_replace(streams);
     }
 
     /// Sets the number of working connections, at least 1; the sending end parks the others.
     pub fn put_to_work(&self, streams: u16) {
         let mut state = self.state.lock();
-        state.course.at_work = streams.clamp(1, STREAMS_MAX);
+        state.targets.at_work = streams.clamp(1, STREAMS_MAX);
         state.park();
         state.count_most(self.flow);
     }
 
     pub fn wanted(&self) -> watch::Receiver<u16> {
-        self.state.lock().course.wanted.subscribe()
+        self.state.lock().targets.wanted.subscribe()
     }
 
     /// Sets the congestion control of this end's sockets.
     pub fn set_congestion(&self, name: &str) {
         let mut state = self.state.lock();
         let name: Arc<str> = name.into();
-        state.course.congestion = Some(name.clone());
+        state.targets.congestion = Some(name.clone());
         for live in state.live.values() {
-            live.meter
+            live.stats
                 .order(|orders| orders.congestion = Some(name.clone()));
         }
     }
@@ -281,14 +283,14 @@ impl ConnectionSet {
     pub fn pace(&self, bytes_per_s: u64) {
         let mut state = self.state.lock();
         let has_work = |live: &&LiveConnection| {
-            let holds = live.meter.kernel().is_some_and(|facts| facts.held > 0);
-            holds || !(live.meter.waits() || live.meter.is_parked())
+            let holds = live.stats.kernel().is_some_and(|facts| facts.held > 0);
+            holds || !(live.stats.waits() || live.stats.is_parked())
         };
         let at_work = state.live.values().filter(has_work).count() as u64;
         let pace = Some(bytes_per_s / at_work.max(1));
-        state.course.pace = pace;
+        state.targets.pace = pace;
         for live in state.live.values() {
-            live.meter.order(|orders| orders.pace = pace);
+            live.stats.order(|orders| orders.pace = pace);
         }
     }
 
@@ -296,7 +298,7 @@ impl ConnectionSet {
     pub fn sights(&self) -> Vec<ConnectionSight> {
         let state = self.state.lock();
         let sight = |live: &LiveConnection| {
-            let facts = live.meter.kernel()?;
+            let facts = live.stats.kernel()?;
             Some(ConnectionSight {
                 number: live.number,
                 round_trip: facts.round_trip,
@@ -311,17 +313,17 @@ impl ConnectionSet {
     /// Makes every connection read the kernel's facts; they report soon.
     pub fn ask(&self) {
         let mut state = self.state.lock();
-        state.course.looks += 1;
-        let looks = state.course.looks;
+        state.targets.looks += 1;
+        let looks = state.targets.looks;
         for live in state.live.values() {
-            live.meter.order(|orders| orders.looks = looks);
+            live.stats.order(|orders| orders.looks = looks);
         }
     }
 
     /// The shortest round trip of the connections; None if none is known.
     pub fn round_trip(&self) -> Option<Duration> {
         let state = self.state.lock();
-        let facts = state.live.values().filter_map(|live| live.meter.kernel());
+        let facts = state.live.values().filter_map(|live| live.stats.kernel());
         let known = facts.map(|facts| facts.round_trip);
         known.filter(|it| !it.is_zero()).min()
     }
@@ -335,14 +337,14 @@ impl ConnectionSet {
     pub fn late(&self) -> (Vec<u16>, usize) {
         let (mut busy, mut idle) = (Vec::new(), Vec::new());
         for live in self.state.lock().live.values() {
-            let Some(facts) = live.meter.kernel() else {
+            let Some(facts) = live.stats.kernel() else {
                 continue;
             };
-            let is_idle = live.meter.waits() && facts.held == 0;
-            if is_idle && !live.meter.is_parked() {
+            let is_idle = live.stats.waits() && facts.held == 0;
+            if is_idle && !live.stats.is_parked() {
                 idle.push(facts);
             } else {
-                busy.push((live.number, live.meter.rest(), facts));
+                busy.push((live.number, live.stats.rest(), facts));
             }
         }
         let other = idle.iter().max_by_key(|facts| facts.rate);
@@ -360,19 +362,19 @@ impl ConnectionSet {
     /// Adds the facts about connections to a sample.
     pub fn fill(&self, sample: &mut Sample) {
         let state = self.state.lock();
-        (sample.carried_bytes, sample.retransmitted_bytes) = state.course.past;
+        (sample.carried_bytes, sample.retransmitted_bytes) = state.targets.past;
         let mut working: Vec<KernelFacts> = Vec::with_capacity(state.live.len());
         for live in state.live.values() {
-            let (carried, again) = carried(&live.meter);
+            let (carried, again) = carried(&live.stats);
             sample.carried_bytes += carried;
             sample.retransmitted_bytes += again;
-            if !live.meter.is_parked() && live.route != Route::Inband {
+            if !live.stats.is_parked() && live.route != Route::Inband {
                 sample.streams += 1;
-                let facts = live.meter.kernel();
+                let facts = live.stats.kernel();
                 sample.confirmed_bytes += match (facts, live.route) {
                     (Some(facts), _) => facts.acked_bytes,
                     // ssh connections never have kernel facts.
-                    (None, Route::Ssh) => live.meter.bytes(),
+                    (None, Route::Ssh) => live.stats.bytes(),
                     (None, _) => 0,
                 };
                 working.extend(facts);
@@ -407,26 +409,26 @@ pub struct Registration {
     /// repeat after 64 Ki connections; at worst a few chunks of another connection are then sent
     /// twice.
     pub number: u16,
-    pub meter: Arc<ConnectionStats>,
-    leash: Arc<CancelHandle>,
+    pub stats: Arc<ConnectionStats>,
+    cancel: Arc<CancelHandle>,
 }
 
 impl Registration {
     /// Cancelled to end the connection.
     pub fn token(&self) -> CancellationToken {
-        self.leash.token.clone()
+        self.cancel.token.clone()
     }
 
     /// Why it was ended from outside; None if its data was refused.
     pub fn why(&self) -> Option<Dead> {
-        self.leash.why.get().copied()
+        self.cancel.why.get().copied()
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut state = self.connection_set.state.lock();
-        state.leaves(self.id, self.number, &self.meter);
+        state.leaves(self.id, self.number, &self.stats);
     }
 }
 
@@ -487,9 +489,9 @@ mod tests {
         for (flow, here, there) in [(Flow::Out, 1_000_000, 0), (Flow::In, 0, 1_000_000)] {
             let connection_set = ConnectionSet::new(flow);
             let registration = connection_set.join(id(0, 0)).unwrap();
-            registration.meter.set_proven();
-            registration.meter.add(here);
-            assert_eq!(connection_set.standing(Route::Direct).sound, 1);
+            registration.stats.set_proven();
+            registration.stats.add(here);
+            assert_eq!(connection_set.route_state(Route::Direct).sound, 1);
             let facts = |attempt, bytes| ConnectionFacts {
                 stream: 0,
                 attempt,
@@ -502,12 +504,12 @@ mod tests {
             assert!(!connection_set.has_sound(), "{flow:?}");
             drop(registration);
             let again = connection_set.join(id(0, 1)).unwrap();
-            again.meter.set_proven();
+            again.stats.set_proven();
             assert!(!connection_set.has_sound(), "{flow:?}");
-            again.meter.add(100_000);
+            again.stats.add(100_000);
             connection_set.look(Duration::from_secs(5), 5, &[facts(1, 100_000)]);
             assert_eq!(
-                connection_set.standing(Route::Direct),
+                connection_set.route_state(Route::Direct),
                 RouteState { sound: 1, up: 1 }
             );
         }
@@ -524,12 +526,12 @@ mod tests {
         let mut members = members.into_iter();
         let lost = members.next();
         let rest: Vec<_> = members.collect();
-        let parked = || rest.iter().map(|it| it.meter.is_parked());
-        assert!(parked().eq([false, true, true]) && !other.meter.is_parked());
+        let parked = || rest.iter().map(|it| it.stats.is_parked());
+        assert!(parked().eq([false, true, true]) && !other.stats.is_parked());
         drop(lost);
         assert!(parked().eq([false, false, true]));
         let again = connection_set.join(id(0, 1)).unwrap();
-        assert!(!again.meter.is_parked() && parked().eq([false, true, true]));
+        assert!(!again.stats.is_parked() && parked().eq([false, true, true]));
         connection_set.put_to_work(4);
         assert!(parked().eq([false, false, false]));
     }

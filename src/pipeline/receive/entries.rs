@@ -134,22 +134,22 @@ impl Entries {
         }
     }
 
-    /// A file is in place and its further names may follow. Without `standing`, its present status
+    /// A file is in place and its further names may follow. Without `existing`, its present status
     /// is used.
     pub fn remember_linked(
         &self,
         entry: &Entry,
         slot: &EntrySlot,
-        standing: Option<&ExistingEntry>,
+        existing: Option<&ExistingEntry>,
     ) {
         if entry.links <= 1 {
             return;
         }
-        let inode = match standing {
+        let inode = match existing {
             _ if slot.dir.lasting_number() == 0 => None,
-            Some(standing) => Some((standing.dev, standing.ino)),
-            None => match dest::standing(slot) {
-                Ok(Some(standing)) => Some((standing.dev, standing.ino)),
+            Some(existing) => Some((existing.dev, existing.ino)),
+            None => match dest::existing(slot) {
+                Ok(Some(existing)) => Some((existing.dev, existing.ino)),
                 // Its further names do not find the file either.
                 Ok(None) | Err(_) => return,
             },
@@ -173,7 +173,7 @@ impl Entries {
         &self,
         file: IncomingFile,
         digest: Option<Digest>,
-        standing: Option<&ExistingEntry>,
+        existing: Option<&ExistingEntry>,
     ) {
         let IncomingFile {
             entry,
@@ -195,7 +195,7 @@ impl Entries {
         context.progress.add_resumed(entry.size);
         context.progress.add_resumed_files(1);
         context.progress.add_files(1);
-        self.remember_linked(&entry, &slot, standing);
+        self.remember_linked(&entry, &slot, existing);
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }

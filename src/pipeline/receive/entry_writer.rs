@@ -309,9 +309,9 @@ impl EntryWriter<'_> {
         if !rules.no_clobber {
             return Ok(false);
         }
-        match dest::standing(slot)? {
+        match dest::existing(slot)? {
             None => Ok(false),
-            Some(standing) if standing.is_file && standing.size == entry.size && !rules.blind => {
+            Some(existing) if existing.is_file && existing.size == entry.size && !rules.blind => {
                 Ok(true)
             }
             Some(_) => Err(dest::stays(slot, rules)),
@@ -327,7 +327,7 @@ impl EntryWriter<'_> {
         let rules = &self.entries().rules;
         let opened = match rules
             .no_clobber
-            .then(|| dest::standing(&file.slot))
+            .then(|| dest::existing(&file.slot))
             .transpose()
         {
             Ok(Some(Some(_))) => Err(dest::stays(&file.slot, rules)),

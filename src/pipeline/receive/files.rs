@@ -64,10 +64,10 @@ impl Files {
             return;
         }
         match self.finish(file) {
-            Ok((digest, standing)) => {
+            Ok((digest, existing)) => {
                 if let Some(slot) = file.slot() {
                     self.entries
-                        .remember_linked(&file.entry, slot, standing.as_ref());
+                        .remember_linked(&file.entry, slot, existing.as_ref());
                 }
                 let digest = || digest.unwrap_or_default();
                 self.entries
@@ -105,8 +105,8 @@ impl Files {
             }
             FileOutput::Partial(partial) => {
                 let (length, root) = self.check_whole(file, end)?;
-                let standing = self.commit(file, partial, length, root.or(end.root))?;
-                Ok((root, Some(standing)))
+                let existing = self.commit(file, partial, length, root.or(end.root))?;
+                Ok((root, Some(existing)))
             }
         }
     }
@@ -144,16 +144,16 @@ impl Files {
         if length != file.entry.size {
             partial.end_at(length)?;
         }
-        let standing = partial.commit()?;
+        let existing = partial.commit()?;
         let journal = self.entries.journal();
         if let Some(journal) = journal.filter(|_| self.may_meet_again(file)) {
-            let mut record = finished(file.path, &file.entry, state.young, &standing, digest);
+            let mut record = finished(file.path, &file.entry, state.young, &existing, digest);
             if file.is_pipe() {
                 record.identity = identity_of_pipe(&self.entries.sessions.own);
             }
             journal.finished(&[record]);
         }
-        Ok(standing)
+        Ok(existing)
     }
 
     /// True if a later session may find the file in place. A pipe that can be read again is read

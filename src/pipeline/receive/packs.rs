@@ -137,18 +137,18 @@ impl PackPlacer {
         };
         let placed = self.entries.check_name(entry, &slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.entries.rules)) {
-            Ok(standing) => {
+            Ok(existing) => {
                 let digest = *blake3::hash(content).as_bytes();
-                match (&standing, path) {
-                    (Some(standing), Some(path)) => {
+                match (&existing, path) {
+                    (Some(existing), Some(path)) => {
                         let young = self.entries.is_young(entry);
-                        records.push(finished(path, entry, young, standing, Some(digest)));
+                        records.push(finished(path, entry, young, existing, Some(digest)));
                         self.context().progress.add_bytes(entry.size);
                     }
                     _ => self.context().progress.add_skipped(entry.size),
                 }
                 self.entries
-                    .remember_linked(entry, &slot, standing.as_ref());
+                    .remember_linked(entry, &slot, existing.as_ref());
                 self.entries.file_placed(entry, listed.as_ref(), || digest);
             }
             Err(error) => self.entries.fail(entry.id, entry.parent, &error),

@@ -25,7 +25,7 @@ const STEP: usize = 1 << 20;
 pub struct FinishedBefore {
     pub file: IncomingFile,
     pub finished: Finished,
-    pub standing: ExistingEntry,
+    pub existing: ExistingEntry,
     /// The record with its chunks, in case the journal has no digest of the whole file.
     pub begun: Option<UnfinishedFile>,
     /// The sender asked about this file: if it is damaged, it arrives in a pack.
@@ -35,7 +35,7 @@ pub struct FinishedBefore {
 /// A finished file that exists as recorded.
 pub(super) struct FinishedFile {
     pub finished: Finished,
-    pub standing: ExistingEntry,
+    pub existing: ExistingEntry,
     /// It may be trusted without reading it.
     pub trusted: bool,
 }
@@ -50,7 +50,7 @@ pub struct PrefetchedFile {
 impl FinishedBefore {
     /// None if the file cannot be opened, or is not the recorded one any more.
     pub fn open(&self) -> Option<PrefetchedFile> {
-        let disk = Readback::of_standing(&self.file.slot, &self.standing).ok()??;
+        let disk = Readback::of_standing(&self.file.slot, &self.existing).ok()??;
         let is_written = disk.begin(self.file.entry.size);
         Some(PrefetchedFile { disk, is_written })
     }
@@ -62,9 +62,9 @@ pub(super) fn identity_of_pipe(session: &[u8; 16]) -> Hash {
 }
 
 /// Identifies the file at the destination, to recognize it later.
-fn identity_in_place(standing: &ExistingEntry) -> Hash {
-    let mtime = standing.mtime;
-    let fields = [standing.ino, standing.size, mtime.s as u64, mtime.ns.into()];
+fn identity_in_place(existing: &ExistingEntry) -> Hash {
+    let mtime = existing.mtime;
+    let fields = [existing.ino, existing.size, mtime.s as u64, mtime.ns.into()];
     let fields = fields.map(u64::to_le_bytes);
     journal::hash(fields.iter().map(|field| &field[..]))
 }
@@ -74,13 +74,13 @@ pub(super) fn finished(
     path: Hash,
     entry: &Entry,
     young: bool,
-    standing: &ExistingEntry,
+    existing: &ExistingEntry,
     digest: Option<Digest>,
 ) -> Finished {
     Finished {
         path,
         identity: identity_of(entry),
-        placed: identity_in_place(standing),
+        placed: identity_in_place(existing),
         digest,
         young,
     }
@@ -116,13 +116,13 @@ pub(super) fn find_finished_by(
     let Some(journal) = entries.journal() else {
         return Ok(None);
     };
-    let Some(standing) = dest::standing(&file.slot)?.filter(|standing| standing.is_file) else {
+    let Some(existing) = dest::existing(&file.slot)?.filter(|existing| existing.is_file) else {
         return Ok(None);
     };
-    let Some((finished, trust)) = journal.finished_before(&file.path, standing.dev) else {
+    let Some((finished, trust)) = journal.finished_before(&file.path, existing.dev) else {
         return Ok(None);
     };
-    let is_same = is_of(&finished) && finished.placed == identity_in_place(&standing);
+    let is_same = is_of(&finished) && finished.placed == identity_in_place(&existing);
     let is_listing = entries.context().options.digests;
     if !is_same || is_listing && finished.digest.is_none() {
         return Ok(None);
@@ -134,7 +134,7 @@ pub(super) fn find_finished_by(
     };
     Ok(Some(FinishedFile {
         finished,
-        standing,
+        existing,
         trusted,
     }))
 }

@@ -207,7 +207,7 @@ impl Resume {
         let found = find_finished(self.entries(), &file, begun.is_some())?;
         let Some(FinishedFile {
             finished,
-            standing,
+            existing,
             trusted,
         }) = found
         else {
@@ -219,7 +219,7 @@ impl Resume {
         let placed = FinishedBefore {
             file,
             finished,
-            standing,
+            existing,
             begun,
             is_small: false,
         };
@@ -236,7 +236,7 @@ impl Resume {
         if !trusted && !is_as_recorded(self.entries(), &placed) {
             return Ok(PlacedOrNot::Not(Box::new(placed.file)));
         }
-        let FinishedBefore { file, standing, .. } = placed;
+        let FinishedBefore { file, existing, .. } = placed;
         // The other end writes a list of digests and needs the digest of this file.
         if let (true, None, Some(digest)) = (context.options.digests, &context.digests, digest) {
             context.progress.add_resumed(size);
@@ -246,7 +246,7 @@ impl Resume {
         }
         let kind = WantKind::Skip;
         context.say(Message::Want(vec![Want { entry: id, kind }]));
-        self.entries().found_in_place(file, digest, Some(&standing));
+        self.entries().found_in_place(file, digest, Some(&existing));
         Ok(PlacedOrNot::Placed(None))
     }
 
@@ -261,7 +261,7 @@ impl Resume {
         let placed = FinishedBefore {
             file,
             finished: found.finished,
-            standing: found.standing,
+            existing: found.existing,
             begun: None,
             is_small: true,
         };
@@ -323,16 +323,16 @@ impl Resume {
         };
         let FinishedFile {
             finished,
-            standing,
+            existing,
             trusted,
         } = found;
-        let (mut file, size) = (file, standing.size);
+        let (mut file, size) = (file, existing.size);
         // The size of a pipe is unknown before it was read.
         file.entry.size = size;
         let placed = FinishedBefore {
             file,
             finished,
-            standing,
+            existing,
             begun: None,
             is_small: false,
         };
@@ -469,10 +469,10 @@ impl Resume {
         let FinishedBefore {
             file,
             finished,
-            standing,
+            existing,
             ..
         } = placed;
         self.entries()
-            .found_in_place(file, finished.digest, Some(&standing));
+            .found_in_place(file, finished.digest, Some(&existing));
     }
 }

@@ -236,7 +236,7 @@ impl Resume {
         let placed = FinishedBefore {
             file,
             finished: found.finished,
-            standing: found.standing,
+            existing: found.existing,
             begun: None,
             is_small: true,
         };

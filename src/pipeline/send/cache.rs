@@ -39,7 +39,7 @@ pub struct ChunkCache {
 /// The cache as one host sees it in one session.
 #[derive(Clone)]
 pub struct CacheShare {
-    shelf: Arc<ChunkCache>,
+    cache: Arc<ChunkCache>,
     host: usize,
 }
 
@@ -56,7 +56,7 @@ pub enum Got {
 /// The right to make a chunk that others may wait for. Dropping it without a chunk tells them that
 /// there will be none.
 pub struct CacheTicket {
-    shelf: Arc<ChunkCache>,
+    cache: Arc<ChunkCache>,
     key: CacheKey,
     offset: u64,
     is_put: bool,
@@ -85,46 +85,46 @@ impl ChunkCache {
 }
 
 impl CacheShare {
-    pub fn new(shelf: Arc<ChunkCache>, host: usize) -> CacheShare {
-        CacheShare { shelf, host }
+    pub fn new(cache: Arc<ChunkCache>, host: usize) -> CacheShare {
+        CacheShare { cache, host }
     }
 
     /// Begins a session of this host. The host wants everything until it says otherwise.
     pub fn join(&self) {
-        self.shelf
+        self.cache
             .change(|state| state.join(self.host, Instant::now()));
     }
 
     /// Says that this host asks about small files one by one, since it may have some. So its packs
     /// differ from those of other hosts.
     pub fn packs_differ(&self) {
-        self.shelf.change(|state| state.packs_differ(self.host));
+        self.cache.change(|state| state.packs_differ(self.host));
     }
 
     /// Ends the session: nobody waits for this host, and nothing is kept for it.
     pub fn leave(&self) {
-        self.shelf.change(|state| state.leave(self.host));
+        self.cache.change(|state| state.leave(self.host));
     }
 
     /// Says that this host is sending a file, except the ranges in `had`.
     pub fn interest(&self, key: CacheKey, had: &RangeSet) -> Interest {
-        self.shelf.change(|state| state.begin(self.host, key, had));
+        self.cache.change(|state| state.begin(self.host, key, had));
         let share = self.clone();
         Interest { share, key }
     }
 
     /// Says that this host wants nothing of a file.
     pub fn skip(&self, key: CacheKey) {
-        self.shelf.change(|state| state.end(self.host, key));
+        self.cache.change(|state| state.end(self.host, key));
     }
 
     /// Gets a chunk of `len` bytes at `offset`, which this host is to send now. Waits for a
     /// limited time while another sender makes it, or while there is no room for it. `may_make` is
     /// false if this host needs less than a chunk that others could send.
     pub fn chunk(&self, key: CacheKey, offset: u64, len: u32, may_make: bool) -> Got {
-        let CacheShare { shelf, host } = self;
+        let CacheShare { cache, host } = self;
         let began = Instant::now();
-        let mut state = shelf.state.lock();
+        let mut state = cache.state.lock();
         state.ask(*host, key, offset, len);
         loop {
             let now = Instant::now();
@@ -132,14 +132,14 @@ impl CacheShare {
             let wait = match state.look(*host, key, (offset, len), may_make, now) {
                 CacheLookup::Taken(made) => {
                     drop(state);
-                    shelf.changed.notify_all();
+                    cache.changed.notify_all();
                     return Got::Taken(made);
                 }
                 CacheLookup::Make => {
-                    let shelf = shelf.clone();
+                    let cache = cache.clone();
                     let is_put = false;
                     return Got::Make(CacheTicket {
-                        shelf,
+                        cache,
                         key,
                         offset,
                         is_put,
@@ -158,7 +158,7 @@ impl CacheShare {
             if is_full {
                 state.wait_begins(*host, now);
             }
-            shelf.changed.wait_for(&mut state, wait);
+            cache.changed.wait_for(&mut state, wait);
             if is_full {
                 state.wait_ends(*host, Instant::now());
             }
@@ -170,7 +170,7 @@ impl CacheTicket {
     pub fn put(mut self, made: CachedChunk) {
         self.is_put = true;
         let (key, offset) = (self.key, self.offset);
-        self.shelf.change(|state| state.put(key, offset, made));
+        self.cache.change(|state| state.put(key, offset, made));
     }
 }
 
@@ -178,7 +178,7 @@ impl Drop for CacheTicket {
     fn drop(&mut self) {
         if !self.is_put {
             let (key, offset) = (self.key, self.offset);
-            self.shelf.change(|state| state.cancel(key, offset));
+            self.cache.change(|state| state.cancel(key, offset));
         }
     }
 }

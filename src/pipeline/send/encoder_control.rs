@@ -17,7 +17,7 @@ use crate::tuner::{Decision, Method, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, 
 const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;
 
 pub struct EncoderControl {
-    course: Mutex<EncodeState>,
+    state: Mutex<EncodeState>,
     /// Signalled when the queue of frames may have room.
     room: Condvar,
     coded: Mutex<[MethodWork; RUNGS]>,
@@ -73,7 +73,7 @@ impl EncoderControl {
             },
         };
         EncoderControl {
-            course: Mutex::new(EncodeState {
+            state: Mutex::new(EncodeState {
                 how,
                 frames_max: FRAMES_AT_FIRST,
                 frames: 0,
@@ -91,28 +91,28 @@ impl EncoderControl {
 
     /// Applies a decision. A method that the user chose stays.
     pub fn steer(&self, decision: &Decision) {
-        let mut course = self.course.lock();
-        course.frames_max = usize::from(decision.queue);
+        let mut state = self.state.lock();
+        state.frames_max = usize::from(decision.queue);
         if let How::Chosen {
             method,
             scout,
             spare,
             chunks,
-        } = &mut course.how
+        } = &mut state.how
         {
             (*method, *spare) = (decision.method, decision.spare);
             if *scout != decision.scout {
                 (*scout, *chunks) = (decision.scout, 0);
             }
         }
-        drop(course);
+        drop(state);
         self.room.notify_all();
     }
 
     /// The compression of the next chunk.
     pub fn next(&self) -> Compression {
-        let course = &mut *self.course.lock();
-        match &mut course.how {
+        let state = &mut *self.state.lock();
+        match &mut state.how {
             How::Forced(method) => Compression::Forced(*method),
             How::Chosen {
                 method,
@@ -121,7 +121,7 @@ impl EncoderControl {
                 chunks,
             } => {
                 let is_scout = chunks.is_multiple_of(SCOUT_EVERY);
-                let has_time = 2 * course.frames >= course.frames_max;
+                let has_time = 2 * state.frames >= state.frames_max;
                 *chunks += 1;
                 let other = scout.filter(|_| is_scout).or(spare.filter(|_| has_time));
                 Compression::Sampled(other.unwrap_or(*method))
@@ -149,10 +149,10 @@ impl EncoderControl {
         self.wire_bytes.fetch_add(wire, Relaxed);
         // Waiting workers wake when half of the queue is empty and fill it in one go. So they are
         // not woken for each frame.
-        let mut course = self.course.lock();
-        course.frames = left;
-        let wakes = course.waiting > 0 && 2 * left <= course.frames_max;
-        drop(course);
+        let mut state = self.state.lock();
+        state.frames = left;
+        let wakes = state.waiting > 0 && 2 * left <= state.frames_max;
+        drop(state);
         if wakes {
             self.room.notify_all();
         }
@@ -165,19 +165,19 @@ impl EncoderControl {
         waiting: impl Fn() -> usize,
         push: impl FnOnce() -> T,
     ) -> Option<T> {
-        let mut course = self.course.lock();
-        while !course.ended && waiting() >= course.frames_max {
-            course.waiting += 1;
-            self.room.wait(&mut course);
-            course.waiting -= 1;
+        let mut state = self.state.lock();
+        while !state.ended && waiting() >= state.frames_max {
+            state.waiting += 1;
+            self.room.wait(&mut state);
+            state.waiting -= 1;
         }
-        course.frames = waiting() + 1;
-        (!course.ended).then(push)
+        state.frames = waiting() + 1;
+        (!state.ended).then(push)
     }
 
     /// Ends all waiting for room.
     pub fn end(&self) {
-        self.course.lock().ended = true;
+        self.state.lock().ended = true;
         self.room.notify_all();
     }
 

@@ -26,7 +26,7 @@ pub async fn recv(
     mut reader: impl AsyncRead + Unpin,
     limits: &FrameLimits,
     pool: &Pool,
-    meter: &ConnectionStats,
+    stats: &ConnectionStats,
     mut hand_on: impl FnMut(SealedChunk) -> bool,
 ) -> Result<(), RecvError> {
     let mut header = [0; HEADER_LEN];
@@ -34,14 +34,14 @@ pub async fn recv(
         if !read_header(&mut reader, &mut header).await? {
             return Ok(());
         }
-        meter.add(HEADER_LEN);
+        stats.add(HEADER_LEN);
         let parsed = FrameHeader::parse(&header, limits)?;
         let buffer = {
-            let _waiting = meter.start_waiting();
+            let _waiting = stats.start_waiting();
             pool.take().await.map_err(|_| RecvError::Ending)?
         };
         let mut frame = SealedChunk::receive(parsed, &header, buffer);
-        read_payload(&mut reader, frame.payload_mut(), meter).await?;
+        read_payload(&mut reader, frame.payload_mut(), stats).await?;
         if !hand_on(frame) {
             return Err(RecvError::Ending);
         }
@@ -63,13 +63,13 @@ async fn read_header(
 async fn read_payload(
     reader: &mut (impl AsyncRead + Unpin),
     mut payload: &mut [u8],
-    meter: &ConnectionStats,
+    stats: &ConnectionStats,
 ) -> io::Result<()> {
     while !payload.is_empty() {
         match reader.read(payload).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => {
-                meter.add(read);
+                stats.add(read);
                 payload = &mut payload[read..];
             }
         }

@@ -39,7 +39,7 @@ impl Supply {
     /// closed, this waits.
     async fn next(
         &mut self,
-        meter: &ConnectionStats,
+        stats: &ConnectionStats,
         orders: &mut watch::Receiver<Orders>,
     ) -> Option<Frame> {
         loop {
@@ -50,11 +50,11 @@ impl Supply {
             if !rests && let Some(frame) = self.frames.try_take() {
                 return Some(frame);
             }
-            let _parked = rests.then(|| meter.park());
-            let _waiting = (!rests).then(|| meter.start_waiting());
+            let _parked = rests.then(|| stats.park());
+            let _waiting = (!rests).then(|| stats.start_waiting());
             tokio::select! {
                 frame = self.frames.take(), if !rests => return frame,
-                // This cannot fail: the meter holds the sender.
+                // This cannot fail: the statistics hold the sender.
                 _ = orders.changed() => {}
                 // The gate's sender ends with the session; this task then ends too.
                 changed = changed(&mut self.gate) => changed.ok()?,
@@ -80,16 +80,16 @@ pub async fn send(
     expected: Option<ExpectedAnswer>,
     mut supply: Supply,
     limit: &RateLimiter,
-    meter: &ConnectionStats,
+    stats: &ConnectionStats,
     owner: &dyn Sent,
 ) -> io::Result<()> {
     let (mut reader, mut writer) = link.split();
-    let ended = wait_for_end(&mut reader, expected, meter);
+    let ended = wait_for_end(&mut reader, expected, stats);
     tokio::pin!(ended);
-    let mut orders = meter.orders();
+    let mut orders = stats.orders();
     loop {
         let frame = tokio::select! {
-            frame = supply.next(meter, &mut orders) => match frame {
+            frame = supply.next(stats, &mut orders) => match frame {
                 Some(frame) => frame,
                 None => return writer.finish().await,
             },
@@ -100,9 +100,9 @@ pub async fn send(
         if !owner.taken(stream, frame.header()) {
             continue;
         }
-        meter.take(frame.bytes().len());
+        stats.take(frame.bytes().len());
         tokio::select! {
-            written = write(&mut writer, frame.bytes(), limit, meter) => written?,
+            written = write(&mut writer, frame.bytes(), limit, stats) => written?,
             ended = &mut ended => return Err(ended),
         }
     }
@@ -112,7 +112,7 @@ async fn write(
     writer: &mut WriteLink<'_>,
     mut bytes: &[u8],
     limit: &RateLimiter,
-    meter: &ConnectionStats,
+    stats: &ConnectionStats,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         let admitted = limit.admit(bytes.len()).await;
@@ -121,7 +121,7 @@ async fn write(
             match writer.write(now).await? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 written => {
-                    meter.add(written);
+                    stats.add(written);
                     now = &now[written..];
                 }
             }
@@ -134,15 +134,15 @@ async fn write(
 async fn wait_for_end(
     reader: &mut ReadLink<'_>,
     expected: Option<ExpectedAnswer>,
-    meter: &ConnectionStats,
+    stats: &ConnectionStats,
 ) -> io::Error {
     if let Some(expected) = expected
         && let Err(error) = expected.answer(reader).await
     {
         return error;
     }
-    meter.set_proven();
-    let mut orders = meter.orders();
+    stats.set_proven();
+    let mut orders = stats.orders();
     let (mut congestion, mut pace, mut unsent_max) = (None, None, 0);
     let mut looks = interval(LOOK);
     let mut word = [0; 1];
@@ -167,8 +167,8 @@ async fn wait_for_end(
             congestion = wanted;
         }
         tokio::select! {
-            _ = looks.tick() => look(reader, meter, &mut unsent_max),
-            _ = orders.changed() => look(reader, meter, &mut unsent_max),
+            _ = looks.tick() => look(reader, stats, &mut unsent_max),
+            _ = orders.changed() => look(reader, stats, &mut unsent_max),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver spoke on a data stream"),
@@ -178,10 +178,10 @@ async fn wait_for_end(
     }
 }
 
-/// Stores the kernel's facts in the meter and adjusts the bound on unsent bytes.
-fn look(reader: &ReadLink<'_>, meter: &ConnectionStats, unsent_max: &mut u32) {
+/// Stores the kernel's facts in the statistics and adjusts the bound on unsent bytes.
+fn look(reader: &ReadLink<'_>, stats: &ConnectionStats, unsent_max: &mut u32) {
     let facts = reader.kernel();
-    meter.set_kernel(facts);
+    stats.set_kernel(facts);
     if let Some(facts) = facts
         && facts.unsent_max() != *unsent_max
     {

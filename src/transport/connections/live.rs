@@ -29,8 +29,8 @@ pub(super) struct LiveConnection {
     pub(super) attempt: u16,
     pub(super) number: u16,
     pub(super) since: Duration,
-    pub(super) meter: Arc<ConnectionStats>,
-    pub(super) leash: Arc<CancelHandle>,
+    pub(super) stats: Arc<ConnectionStats>,
+    pub(super) cancel: Arc<CancelHandle>,
     pub(super) watch: StallWatch,
     /// Bytes that entered it at one end, and bytes that left it at the other.
     pub(super) given: u64,
@@ -42,10 +42,10 @@ pub(super) struct LiveConnection {
 impl LiveConnection {
     /// Updates the facts from both ends.
     pub(super) fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
-        let (here, there) = (self.meter.bytes(), peer.map_or(0, |peer| peer.bytes));
+        let (here, there) = (self.stats.bytes(), peer.map_or(0, |peer| peer.bytes));
         let (given, through, waits) = match flow {
             Flow::Out => (here, there, peer.is_some_and(|peer| peer.waits)),
-            Flow::In => (there, here, self.meter.waits()),
+            Flow::In => (there, here, self.stats.waits()),
         };
         let was_owed = self.given > self.through;
         if given > through && was_owed && through == self.through && !waits {
@@ -60,7 +60,7 @@ impl LiveConnection {
     pub(super) fn is_up(&self, flow: Flow) -> bool {
         match flow {
             Flow::Out => self.through > PACKET,
-            Flow::In => self.meter.bytes() > PACKET,
+            Flow::In => self.stats.bytes() > PACKET,
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::transport::routes::Route;
 #[derive(Default)]
 pub(super) struct ConnectionsState {
     pub(super) live: BTreeMap<u16, LiveConnection>,
-    pub(super) course: Targets,
+    pub(super) targets: Targets,
     pub(super) now: Duration,
     /// Heartbeats received up to the last look.
     pub(super) beats: u64,
@@ -37,7 +37,7 @@ impl ConnectionsState {
     pub(super) fn count_most(&mut self, flow: Flow) {
         let mut at_work = [0; Route::ALL.len()];
         for live in self.live.values() {
-            let counts = flow == Flow::In || !live.meter.is_parked();
+            let counts = flow == Flow::In || !live.stats.is_parked();
             at_work[live.route as usize] += usize::from(counts);
         }
         self.most = at_work.into_iter().fold(self.most, usize::max);
@@ -46,13 +46,13 @@ impl ConnectionsState {
     /// Lets the first connections of each route work and parks the others. Called whenever a
     /// connection comes or goes, so that a parked one replaces a lost one.
     pub(super) fn park(&self) {
-        let wanted = usize::from(self.course.at_work);
+        let wanted = usize::from(self.targets.at_work);
         let mut at_work = [0; Route::ALL.len()];
         for live in self.live.values() {
             let others = &mut at_work[live.route as usize];
             let is_parked = *others >= wanted;
             *others += 1;
-            live.meter.order(|orders| orders.is_parked = is_parked);
+            live.stats.order(|orders| orders.is_parked = is_parked);
         }
     }
 
@@ -61,7 +61,7 @@ impl ConnectionsState {
     pub(super) fn slow(&self) -> Vec<u16> {
         let fastest = self.live.values().map(|live| live.watch.fastest()).max();
         let is_slow = |live: &&LiveConnection| {
-            let is_queued = live.meter.kernel().is_some_and(|facts| facts.is_queued());
+            let is_queued = live.stats.kernel().is_some_and(|facts| facts.is_queued());
             !is_queued && live.watch.is_slower_than(fastest.unwrap_or(0))
         };
         let slow = self.live.values().filter(is_slow);
@@ -76,10 +76,10 @@ impl ConnectionsState {
     }
 
     /// Removes a connection that has ended.
-    pub(super) fn leaves(&mut self, id: ConnectionId, number: u16, meter: &ConnectionStats) {
-        self.was_ever_proven |= meter.is_proven();
+    pub(super) fn leaves(&mut self, id: ConnectionId, number: u16, stats: &ConnectionStats) {
+        self.was_ever_proven |= stats.is_proven();
         if let Some(route) = Route::of(id.stream) {
-            self.carried[route as usize] += meter.bytes();
+            self.carried[route as usize] += stats.bytes();
         }
         let is_it = |live: &LiveConnection| live.number == number;
         if self.live.get(&id.stream).is_some_and(is_it)
@@ -89,7 +89,7 @@ impl ConnectionsState {
         {
             self.doubtful[live.route as usize] = true;
         }
-        self.course.leaves(meter);
+        self.targets.leaves(stats);
         self.park();
     }
 }

@@ -45,7 +45,7 @@ impl Default for Targets {
 }
 
 impl Targets {
-    pub(super) fn meter(&self, idle_time: &Arc<IdleTime>) -> Arc<ConnectionStats> {
+    pub(super) fn stats(&self, idle_time: &Arc<IdleTime>) -> Arc<ConnectionStats> {
         let orders = Orders {
             is_parked: false,
             congestion: self.congestion.clone(),
@@ -56,8 +56,8 @@ impl Targets {
     }
 
     /// Adds an ended connection to `past`.
-    pub(super) fn leaves(&mut self, meter: &ConnectionStats) {
-        let (carried, again) = carried(meter);
+    pub(super) fn leaves(&mut self, stats: &ConnectionStats) {
+        let (carried, again) = carried(stats);
         self.past.0 += carried;
         self.past.1 += again;
     }
@@ -65,10 +65,10 @@ impl Targets {
 
 /// Bytes that the other kernel acknowledged, or those given to this kernel if it does not report
 /// that; and bytes retransmitted.
-pub(super) fn carried(meter: &ConnectionStats) -> (u64, u64) {
-    match meter.kernel() {
+pub(super) fn carried(stats: &ConnectionStats) -> (u64, u64) {
+    match stats.kernel() {
         Some(facts) if facts.acked_bytes > 0 => (facts.acked_bytes, facts.retransmitted_bytes),
-        _ => (meter.bytes(), 0),
+        _ => (stats.bytes(), 0),
     }
 }
 

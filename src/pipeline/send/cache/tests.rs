@@ -243,8 +243,8 @@ fn packs_of_the_same_files_are_the_same() {
 
 #[test]
 fn a_worker_takes_what_another_makes_while_it_waits() {
-    let shelf = Arc::new(ChunkCache::new(2, 4 << 20));
-    let shares = [0, 1].map(|host| CacheShare::new(shelf.clone(), host));
+    let cache = Arc::new(ChunkCache::new(2, 4 << 20));
+    let shares = [0, 1].map(|host| CacheShare::new(cache.clone(), host));
     shares.iter().for_each(CacheShare::join);
     let Got::Make(ticket) = shares[0].chunk(key(1), 0, LEN, true) else {
         panic!("it is the first");
