@@ -397,3 +397,6 @@ fn names_in<'a>(
     }
     directories.get_mut(&parent).map(|node| &mut node.names)
 }
+
+#[cfg(test)]
+mod tests;
