@@ -433,6 +433,9 @@ impl Drop for Registration {
 }
 
 #[cfg(test)]
+mod scenario;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
