@@ -6,6 +6,12 @@ use std::time::Duration;
 
 /// Escapes control and invisible characters, backslashes and bytes that are not UTF-8 as `\n`,
 /// `\t`, `\\` or `\xNN`, so that a terminal does not act on them.
+///
+/// ```
+/// use fastcp::units::printable;
+///
+/// assert_eq!(printable(b"a\tb\xff"), "a\\tb\\xff");
+/// ```
 pub fn printable(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for part in bytes.utf8_chunks() {
@@ -52,6 +58,13 @@ fn is_invisible(c: char) -> bool {
 }
 
 /// Three digits and a unit, `1.07 GB`, or `512 B`; at most 7 columns.
+///
+/// ```
+/// use fastcp::units::size;
+///
+/// assert_eq!(size(1_073_741_824), "1.07 GB");
+/// assert_eq!(size(512), "512 B");
+/// ```
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
@@ -124,6 +137,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 
 /// Parses `40M`, `256Ki`, `40 MB/s` as bytes a second, and `0`. Any other number without a unit
 /// is refused, because it could also mean Kbit/s, as in scp's `-l`, or megabytes.
+///
+/// ```
+/// use fastcp::units::parse_rate;
+///
+/// assert_eq!(parse_rate("40M"), Ok(40_000_000));
+/// assert_eq!(parse_rate("1.5Gi/s"), Ok(3 << 29));
+/// assert!(parse_rate("40").is_err());
+/// ```
 ///
 /// # Errors
 /// A sentence with examples.

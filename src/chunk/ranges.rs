@@ -5,6 +5,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Half-open ranges of `u64`, neither touching nor overlapping.
+///
+/// ```
+/// use fastcp::chunk::ranges::RangeSet;
+///
+/// let mut done = RangeSet::new();
+/// done.insert(0..4);
+/// assert_eq!(done.insert(2..8), 4, "the others were there");
+/// done.insert(10..12);
+/// assert!(done.iter().eq([0..8, 10..12]));
+/// assert!(done.missing(12).eq([8..10]));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
     /// End by start.

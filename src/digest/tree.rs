@@ -10,6 +10,18 @@ use super::{Added, Digest, of_range, of_zeros};
 /// Combines the digests of a file's chunks into the digest of the file. Two neighbours are merged
 /// as soon as both are there, so only the frontier is kept. That is a few values for chunks that
 /// arrive nearly in order, and never more than half the number of chunks.
+///
+/// ```
+/// use fastcp::digest::{Tree, of_range};
+///
+/// let file = vec![7; 5000];
+/// let mut tree = Tree::new(5000, 2048);
+/// for offset in [4096, 0, 2048] {
+///     let chunk = &file[offset..5000.min(offset + 2048)];
+///     tree.add(offset as u64, of_range(chunk, offset as u64, false));
+/// }
+/// assert_eq!(tree.root(), Some(*blake3::hash(&file).as_bytes()));
+/// ```
 pub struct Tree {
     size: u64,
     chunk_size: u64,

@@ -60,6 +60,14 @@ pub fn is_pattern(bytes: &[u8]) -> bool {
 }
 
 /// True if the component `typed` matches `name`.
+///
+/// ```
+/// use fastcp::source::pattern::component_matches;
+///
+/// assert!(component_matches(b"*.log", b"app.log"));
+/// assert!(!component_matches(b"*", b".hidden"));
+/// assert!(component_matches(b"a\\*b", b"a*b"));
+/// ```
 pub fn component_matches(typed: &[u8], name: &[u8]) -> bool {
     typed == name || PatternPart::of(typed).matches(name)
 }
