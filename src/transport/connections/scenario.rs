@@ -12,7 +12,7 @@ const SECONDS: u32 = 60;
 const LAST_FAULT: u32 = 30;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
+enum ActorFate {
     Carries,
     /// From this second on, the other end parses nothing more.
     Stalls(u32),
@@ -22,7 +22,7 @@ enum Fate {
 
 struct Actor {
     registration: Registration,
-    fate: Fate,
+    fate: ActorFate,
     /// Bytes a second, while it works.
     rate: usize,
     /// Bytes that the other end has parsed.
@@ -35,10 +35,10 @@ impl Actor {
         let Registration { id, stats, .. } = &self.registration;
         let sent = if stats.is_parked() { 0 } else { self.rate };
         stats.add(sent);
-        if !matches!(self.fate, Fate::Stalls(from) if second >= from) {
+        if !matches!(self.fate, ActorFate::Stalls(from) if second >= from) {
             self.parsed = stats.bytes();
         }
-        let is_listed = !matches!(self.fate, Fate::Vanishes(from) if second >= from);
+        let is_listed = !matches!(self.fate, ActorFate::Vanishes(from) if second >= from);
         let facts = ConnectionFacts {
             stream: id.stream,
             attempt: id.attempt,
@@ -49,7 +49,7 @@ impl Actor {
     }
 }
 
-struct Session {
+struct FaultySession {
     set: Arc<ConnectionSet>,
     random: Rng,
     actors: Vec<Actor>,
@@ -57,13 +57,13 @@ struct Session {
     sent: u64,
 }
 
-impl Session {
-    fn new(seed: u64) -> Session {
+impl FaultySession {
+    fn new(seed: u64) -> FaultySession {
         let mut random = Rng::with_seed(seed);
         let at_work = random.u16(1..=CONNECTIONS);
         let set = ConnectionSet::new(Flow::Out);
         set.put_to_work(at_work);
-        let mut session = Session {
+        let mut session = FaultySession {
             set,
             random,
             actors: Vec::new(),
@@ -72,14 +72,18 @@ impl Session {
         };
         for stream in 0..CONNECTIONS {
             let second = session.random.u32(3..LAST_FAULT);
-            let fates = [Fate::Carries, Fate::Stalls(second), Fate::Vanishes(second)];
+            let fates = [
+                ActorFate::Carries,
+                ActorFate::Stalls(second),
+                ActorFate::Vanishes(second),
+            ];
             let fate = fates[session.random.usize(..fates.len())];
             session.join(ConnectionId { stream, attempt: 0 }, fate);
         }
         session
     }
 
-    fn join(&mut self, id: ConnectionId, fate: Fate) {
+    fn join(&mut self, id: ConnectionId, fate: ActorFate) {
         let registration = self.set.join(id).expect("a place");
         registration.stats.set_proven();
         self.actors.push(Actor {
@@ -108,14 +112,14 @@ impl Session {
         {
             let why = registration.why();
             match fate {
-                Fate::Carries => panic!("{why:?} in second {second}"),
-                Fate::Stalls(from) => assert!(second >= from, "{why:?} in second {second}"),
-                Fate::Vanishes(_) => assert_eq!(why, Some(Dead::NotListed)),
+                ActorFate::Carries => panic!("{why:?} in second {second}"),
+                ActorFate::Stalls(from) => assert!(second >= from, "{why:?} in second {second}"),
+                ActorFate::Vanishes(_) => assert_eq!(why, Some(Dead::NotListed)),
             }
             let ConnectionId { stream, attempt } = registration.id;
             drop(registration);
             let attempt = attempt + 1;
-            self.join(ConnectionId { stream, attempt }, Fate::Carries);
+            self.join(ConnectionId { stream, attempt }, ActorFate::Carries);
         }
         let parked = |actor: &&Actor| actor.registration.stats.is_parked();
         let resting = self.actors.iter().filter(parked).count();
@@ -127,14 +131,14 @@ impl Session {
 #[test]
 fn what_stalls_or_vanishes_is_found_and_replaced_and_nothing_else_is_ended() {
     for seed in 0..300 {
-        let mut session = Session::new(seed);
+        let mut session = FaultySession::new(seed);
         (1..=SECONDS).for_each(|second| session.passes(second));
         for actor in &session.actors {
             let may_be_left = match actor.fate {
-                Fate::Carries => true,
+                ActorFate::Carries => true,
                 // Without data, nothing shows.
-                Fate::Stalls(_) => actor.registration.stats.is_parked(),
-                Fate::Vanishes(_) => false,
+                ActorFate::Stalls(_) => actor.registration.stats.is_parked(),
+                ActorFate::Vanishes(_) => false,
             };
             assert!(may_be_left, "seed {seed}: {:?} was not found", actor.fate);
         }

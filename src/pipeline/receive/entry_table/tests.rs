@@ -9,7 +9,7 @@ use super::*;
 use crate::source::PipeSpec;
 
 /// A tree, and what may happen next.
-struct Scenario {
+struct GrowingTree {
     random: Rng,
     table: EntryTable,
     /// The parent of each entry, by number, and whether the entry is a directory.
@@ -33,8 +33,8 @@ fn directory(id: EntryId, parent: EntryId) -> Entry {
     }
 }
 
-impl Scenario {
-    fn new(seed: u64) -> Scenario {
+impl GrowingTree {
+    fn new(seed: u64) -> GrowingTree {
         let mut random = Rng::with_seed(seed);
         let mut entries = BTreeMap::new();
         let mut directories = vec![NO_PARENT];
@@ -46,7 +46,7 @@ impl Scenario {
             }
             entries.insert(id, (parent, is_directory));
         }
-        Scenario {
+        GrowingTree {
             random,
             table: EntryTable::default(),
             entries,
@@ -162,7 +162,7 @@ impl Scenario {
 #[test]
 fn a_copy_ends_once_when_all_is_settled_in_whatever_order() {
     for seed in 0..500 {
-        let mut scenario = Scenario::new(seed);
+        let mut scenario = GrowingTree::new(seed);
         while scenario.step() {}
         assert_eq!(scenario.times_done, 1, "seed {seed}");
         assert_eq!(scenario.table.names_held, 0, "seed {seed}");
