@@ -232,7 +232,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", hide = true,
           value_parser = clap::value_parser!(u16).range(..=999))]
     pub retries: Option<u16>,
-    /// Silence that counts as a lost connection [60s]
+    /// Give up after hearing nothing for this long [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]
     pub timeout_s: u16,
@@ -259,7 +259,7 @@ pub(super) struct Args {
     /// Print the result as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
-    /// Measure [HOST:[PATH]] for 10 s and copy nothing
+    /// Measure [HOST:[PATH]] for 15 s and copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
     /// File that the probe reads and compresses
