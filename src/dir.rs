@@ -147,7 +147,7 @@ impl Dir {
         let stat = fstat(&fd)?;
         if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) {
             return Err(io::Error::other(
-                "the directory was replaced while it was copied",
+                "the directory was replaced during the copy",
             ));
         }
         let fd = Arc::new(fd);

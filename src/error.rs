@@ -126,10 +126,7 @@ impl Error {
     ) -> Self {
         let cause = cause.into();
         let errno = cause.raw_os_error().unwrap_or(0);
-        let reason = match cause.raw_os_error() {
-            Some(number) => reason_of(number),
-            None => cause.to_string(),
-        };
+        let reason = reason_of(&cause);
         let message = if what.is_empty() {
             reason
         } else {
@@ -180,9 +177,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The system's message for `number` in lower case, without Rust's "(os error N)".
-fn reason_of(number: i32) -> String {
-    let text = io::Error::from_raw_os_error(number).to_string();
+/// The system's message in lower case, without Rust's "(os error N)".
+pub fn reason_of(cause: &io::Error) -> String {
+    let text = cause.to_string();
+    let Some(_) = cause.raw_os_error() else {
+        return text;
+    };
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| {

@@ -22,7 +22,7 @@
 //! | | | *— ssh —* |
 //! | 10 | [`session::converse`] | [`converse`](session::converse::converse()) gives each message to the end of the copy |
 //! | 11 | [`session::control_reader`] | [`ControlReader::next`](session::control_reader::ControlReader::next) handles heartbeats and `Abort` itself |
-//! | 12 | `wire::message::limits` | `check`: lists are bounded before they are decoded |
+//! | 12 | `wire::message::check` | `check`: the length and the lists are bounded before they are decoded |
 //! | 13 | [`pipeline::receive::messages`] | [`Messages::add`](pipeline::receive::messages::Messages::add) queues it for the entry writer |
 //! | 14 | [`pipeline::receive::entry_writer`] | [`run`](pipeline::receive::entry_writer::run()), a thread, takes announcements in order |
 //! | 15 | [`pipeline::receive::entries`] | [`locate`](pipeline::receive::entries::Entries::locate): the entry's place; [`check_name`](pipeline::receive::entries::Entries::check_name) |
@@ -136,7 +136,7 @@
 //! pipeline ....... the stages joined: queues, threads, back-pressure
 //! transport ...... connections: routes, dialling, frames on sockets
 //! ssh control .... the far end's process, typed messages   tokio starts here
-//! wire ........... message and frame formats, no I/O       serde here, in manifest and byte_strings
+//! wire ........... message and frame formats, no I/O
 //! source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
@@ -179,9 +179,9 @@
 //!                       <---------------------- exits
 //! ```
 //!
-//! - The walk goes on while answers come. Only frames, and questions about small files, wait for
+//! - The walk does not wait for answers. Only frames, and questions about small files, wait for
 //!   `Landed`.
-//! - Any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing ranges are
+//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing ranges are
 //!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, `Dial` if the server is to connect to it,
@@ -200,7 +200,7 @@
 //! | sender, receiver | the side that has the data; the side that gets it. Either may be the client |
 //! | operand, root | `[user@]host:path` as typed; a file or directory that it names |
 //! | entry, manifest | one file, directory, link or device; the list of them |
-//! | source, destination | the two ends: file system, pipe or device |
+//! | source, destination | where the data comes from, where it goes: file system, pipe or device |
 //! | chunk | the unit that is read, encoded, sent, verified, written and retried |
 //! | piece, pack | a chunk that is a range of one file; a chunk of small files |
 //! | plan | a chunk that is to be read and sent |

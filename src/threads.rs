@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 
 /// The beginnings of the panic messages with which tokio and the standard library report a
 /// refused thread.
@@ -24,8 +24,9 @@ pub fn start<T: Send + 'static>(
 
 pub fn refused(cause: io::Error) -> Error {
     let message = format!(
-        "cannot start a thread: {cause}; raise the limit of processes (`ulimit -u`, or pids.max of \
-         the control group)"
+        "cannot start a thread: {}; raise the limit of processes (`ulimit -u`, or pids.max of \
+         the control group)",
+        reason_of(&cause)
     );
     Error::new(Kind::FarEnd, Side::Here, message)
 }

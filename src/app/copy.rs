@@ -156,8 +156,8 @@ fn finish_digests(client: &ClientContext) -> Result<u64> {
         return Ok(0);
     };
     let (names, more) = list.finish().map_err(|cause| {
-        let (list, what) = ("the list of digests", "cannot write");
-        Error::io(Kind::Write, Side::Here, list, what, cause)
+        let (flag, what) = ("--digests", "cannot write the list");
+        Error::io(Kind::Write, Side::Here, flag, what, cause)
     })?;
     for name in &names {
         let name = printable(name);

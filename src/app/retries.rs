@@ -165,9 +165,11 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
 /// The error of a copy that cannot resume, because its pipe cannot be read again.
 fn unrepeatable(mut error: Error, request: &Request) -> Error {
     if error.kind == Kind::Lost {
-        error.message += "; a pipe cannot be read again, so this copy cannot be resumed";
+        error.message +=
+            "; this copy reads from or writes to a pipe, so it cannot be resumed: start it again";
         if request.options.spool && request.dest.host.is_some() {
-            error.message += " (the data that arrived is kept in a file next to the destination)";
+            error.message +=
+                " (with --spool, what was written is in .fastcp-*.part beside the destination)";
         }
     }
     error
@@ -197,7 +199,7 @@ async fn unless_signalled(error: Error, client: &ClientContext) -> Result<Error>
     }
     Ok(match error.kind {
         Kind::Signal(number) => {
-            let message = format!("the far end was ended there by signal {number}");
+            let message = format!("fastcp there was ended by signal {number}");
             Error::new(Kind::Lost, Side::Here, message)
         }
         _ => error,

@@ -33,7 +33,7 @@ routes tuning resume exit-codes install confined-keys security developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
-Exit codes: 0 complete and verified; 1 entries failed, for several reasons; 2
+Exit codes: 0 complete and verified; 1 files failed for several reasons; 2
 usage; 3 no connection or login; 4 an end cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
@@ -122,7 +122,7 @@ pub(super) struct Args {
     /// Expected length of a pipe, or bytes of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
-    /// Keep the received part of a pipe after a failure
+    /// Keep the received part of a pipe that was cut off
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
     /// Let an empty pipe replace a file with content
@@ -169,17 +169,17 @@ pub(super) struct Args {
     /// Command that runs fastcp there ("sudo -n fastcp")
     #[arg(long, value_name = "CMD", help_heading = SSH)]
     pub remote_path: Option<String>,
-    /// Run the far end with sudo, as USER [root]
+    /// Run fastcp there with sudo, as USER [root]
     #[arg(long, value_name = "USER", help_heading = SSH, num_args = 0..=1, require_equals = true,
           default_missing_value = "root", value_parser = user)]
     pub sudo: Option<String>,
-    /// Do not place fastcp on a host that has none
+    /// Do not install fastcp on a host that lacks it
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
-    /// Remove the placed fastcp from HOST:; copy nothing
+    /// Remove the installed fastcp from HOST:; copy nothing
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
-    /// How to start the far end: ssh, local [ssh]
+    /// How to start fastcp there: ssh, local [ssh]
     #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
           hide_default_value = true, hide_possible_values = true)]
     pub rsh: Rsh,
@@ -240,7 +240,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Buffers of each process [256Mi, or 1/8 of RAM]
+    /// Buffers of each process [256Mi, at most RAM/8]
     #[arg(long, value_name = "SIZE", help_heading = DATA, value_parser = memory)]
     pub memory: Option<u64>,
     /// Do not encrypt data; it is still authenticated

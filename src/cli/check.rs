@@ -5,7 +5,7 @@ use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reason_of};
 use crate::report::Reporter;
 use crate::session::{EndKind, Operand, Request, Route, Rsh};
 use crate::ui::{Output, stdout};
@@ -141,7 +141,10 @@ fn check_bind(address: IpAddr) -> Result<()> {
         Err(e) if e.kind() == ErrorKind::AddrNotAvailable => Err(Error::usage(format!(
             "--bind {address}: this host has no such address"
         ))),
-        Err(e) => Err(Error::usage(format!("--bind {address}: {e}"))),
+        Err(e) => {
+            let why = reason_of(&e);
+            Err(Error::usage(format!("--bind {address}: {why}")))
+        }
     }
 }
 

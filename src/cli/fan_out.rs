@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::app::fan_out::HOSTS_MAX;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reason_of};
 use crate::session::{EndKind, Operand, Request, Route};
 use crate::units::printable;
 
@@ -96,7 +96,7 @@ fn listed(path: &Path) -> Result<Vec<OsString>> {
     let mut text = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut text))
-        .map_err(|cause| fault(&cause.to_string()))?;
+        .map_err(|cause| fault(&reason_of(&cause)))?;
     if text.len() as u64 > FILE_MAX {
         return Err(fault("too long for a list of destinations"));
     }

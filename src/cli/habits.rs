@@ -11,7 +11,8 @@ const OWNERS: &str = "fastcp does not copy owners, groups, ACLs and extended att
 const DELETES: &str = "fastcp never deletes files at the destination";
 const ALL_FILES: &str = "fastcp copies whole directories; name the files to copy, or a pattern such \
                          as 'host:*.log'";
-const PROGRESS: &str = "a terminal shows the progress; --summary prints the result elsewhere";
+const PROGRESS: &str =
+    "progress is shown if stderr is a terminal; --summary prints the result in any case";
 const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";

@@ -148,7 +148,7 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (90s and 2h are)"))?;
+    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2h)"))?;
     match time > RETRY_MAX {
         true => Err("from 0 to 30days".to_owned()),
         false => Ok(time),

@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 
 use self::stderr::StderrRelay;
 use self::watchdog::Watchdog;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::pipe::{Stop, enlarge, stopped};
 use crate::units::printable;
 
@@ -98,7 +98,8 @@ impl Command {
         };
         let name = shown(line);
         Command::spawn(line, &name, role, side, on_line).map_err(|cause| {
-            let what = format!("cannot start the command `{name}`: {cause}");
+            let why = reason_of(&cause);
+            let what = format!("cannot start the command `{name}`: {why}");
             Error::new(Kind::Command, side, what)
         })
     }
@@ -176,7 +177,8 @@ impl Command {
                 }
                 Ok(None) => std::thread::sleep(look),
                 Err(cause) => {
-                    let what = format!("cannot wait for the command `{}`: {cause}", self.name);
+                    let why = reason_of(&cause);
+                    let what = format!("cannot wait for the command `{}`: {why}", self.name);
                     return Err(Error::new(Kind::Command, self.side, what));
                 }
             }

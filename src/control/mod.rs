@@ -44,15 +44,15 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("the connection was closed")]
+    #[error("the ssh connection was closed")]
     Closed,
-    #[error("{0}")]
+    #[error("the ssh connection failed: {0}")]
     Io(#[from] io::Error),
-    #[error("the peer broke the protocol: {0}")]
+    #[error("fastcp there sent an invalid message: {0}")]
     BadMessage(#[from] BadMessage),
     #[error("{0}")]
     BadHello(#[from] BadHello),
-    #[error("the far end gave no answer within {} s", .0.as_secs())]
+    #[error("fastcp there gave no answer within {} s", .0.as_secs())]
     Silent(Duration),
 }
 

@@ -110,11 +110,12 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
             ) =>
         {
             let path = slot.dir.path();
-            let what = match inplace_instead(slot) {
-                Some(instead) => format!("{} cannot make files here; {instead}", own_name()),
-                None => "cannot write to the destination directory".to_owned(),
-            };
-            Err(Error::io(Kind::Write, Side::Dest, path, &what, cause))
+            let what = format!("{} cannot create files in this directory", own_name());
+            let mut error = Error::io(Kind::Write, Side::Dest, path, &what, cause);
+            if let Some(instead) = inplace_instead(slot) {
+                error.message += &format!("; {instead}");
+            }
+            Err(error)
         }
         Ok(()) if !source.root.is_directory && is_append_only(&slot.dir) => {
             let message = "the directory is append-only, so a partial file could not be renamed or \

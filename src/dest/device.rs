@@ -8,6 +8,7 @@ use crate::device::{BlockDevice, DeviceUse};
 use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, Timestamp};
+use crate::units;
 
 /// How long to wait for a device whose user the kernel does not name: a program that has just
 /// exited may still hold it.
@@ -57,8 +58,7 @@ impl Device {
         };
         let mut device = BlockDevice::open(&path, access)?;
         if size > device.size() {
-            let show = |bytes| bytesize::ByteSize(bytes).display().si();
-            let (needed, there) = (show(size), show(device.size()));
+            let (needed, there) = (units::size(size), units::size(device.size()));
             return Err(refused(format!(
                 "is too small: needs {needed} ({size} bytes), has {there} ({} bytes)",
                 device.size()
@@ -131,7 +131,7 @@ impl Device {
         if end.is_some_and(|end| end <= self.device.size()) {
             return Ok(());
         }
-        let show = bytesize::ByteSize(self.device.size()).display().si();
+        let show = units::size(self.device.size());
         let message = format!("no space left: the device ends after {show}");
         Err(Error::new(Kind::Write, Side::Dest, message).at(self.device.path()))
     }
@@ -230,7 +230,8 @@ mod tests {
         };
         for force in [false, true] {
             let error = refused(&small.path, MIB + 1, &rules(force, false));
-            let figures = "is too small: needs 1.0 MB (1048577 bytes), has 1.0 MB (1048576 bytes)";
+            let figures =
+                "is too small: needs 1.05 MB (1048577 bytes), has 1.05 MB (1048576 bytes)";
             assert_eq!(error.message, figures);
         }
         let device = open(&small.path, MIB, &rules(false, false)).unwrap();

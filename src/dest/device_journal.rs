@@ -56,7 +56,7 @@ pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     match state {
         Some(state) => Ok(state.join("fastcp")),
         None => {
-            let message = "no home directory for the state of a copy; set XDG_STATE_HOME";
+            let message = "no home directory for the journal; set XDG_STATE_HOME";
             Err(Error::new(Kind::Write, Side::Dest, message))
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn make_private(dir: &Path) -> Result<()> {
         .map_err(failed)?;
     let found = std::fs::symlink_metadata(dir).map_err(failed)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        let message = "is another user's, so no state is kept there; set XDG_STATE_HOME";
+        let message = "is another user's, so no journal is kept there; set XDG_STATE_HOME";
         return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir));
     }
     if found.mode() & 0o077 != 0 {
@@ -125,7 +125,7 @@ pub(super) fn make_private(dir: &Path) -> Result<()> {
 }
 
 fn cannot_keep(dir: &Path, cause: std::io::Error) -> Error {
-    let what = "cannot keep the state of a copy there";
+    let what = "cannot keep the journal there";
     Error::io(Kind::Write, Side::Dest, dir, what, cause)
 }
 

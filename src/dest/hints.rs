@@ -29,10 +29,11 @@ impl EntrySlot {
             Some(Errno::PERM) => self.locked(),
             _ => None,
         };
-        match hint {
-            Some(hint) => self.error(&format!("{what}: {hint}"), cause),
-            None => self.error(what, cause),
+        let mut error = self.error(what, cause);
+        if let Some(hint) = hint {
+            error.message += &format!("; {hint}");
         }
+        error
     }
 
     /// The attribute that keeps even root from changing the existing file or its directory.

@@ -45,7 +45,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
         // symlink(2) returns PERM where links are not supported; FUSE file systems return the
         // others.
         Some(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let what = "the file system takes no symbolic links here (-L copies what they lead to)";
+            let what = "the file system has no symbolic links (-L copies their targets)";
             slot.error(what, cause)
         }
         _ => slot.name_error("cannot make the link", cause),

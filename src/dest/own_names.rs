@@ -222,7 +222,7 @@ pub(super) fn make_way(slot: &EntrySlot) -> Result<()> {
         cell: &cell,
     };
     rename_partial(slot, &mut held)
-        .map_err(|cause| slot.error("cannot rename the unfinished file there", cause))
+        .map_err(|cause| slot.error("cannot rename the partial file", cause))
 }
 
 fn note_entry(slot: &EntrySlot) {
@@ -300,7 +300,7 @@ fn is_taken(slot: &EntrySlot) -> Error {
         true => {
             "a running copy uses this name for its journal; copy this file after that copy has ended"
         }
-        false => "is the unfinished file of another fastcp; copy this file when that has ended",
+        false => "is the partial file of another fastcp; copy this file when that has ended",
     };
     Error::new(Kind::Busy, Side::Dest, message).at(slot.path())
 }

@@ -234,7 +234,7 @@ fn len_of(chunk: &VerifiedChunk) -> u64 {
 }
 
 fn breach(what: &str) -> Error {
-    let message = format!("the sender broke the protocol: {what}");
+    let message = format!("the sender sent an invalid message: {what}");
     Error::new(Kind::Breach, Side::Dest, message)
 }
 

@@ -10,6 +10,7 @@ use super::{EntrySlot, RootTarget};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Totals;
+use crate::units::size;
 
 /// A file system with less free space than this, in bytes, is full: the rest is its reserve.
 const FULL: u64 = 1 << 20;
@@ -70,7 +71,6 @@ pub(super) fn write_error(slot: &EntrySlot, needed: u64, cause: io::Error) -> Er
 }
 
 fn no_space(needed: u64, free: u64) -> Error {
-    let size = |bytes| bytesize::ByteSize(bytes).display().si();
     let (needs, has) = (size(needed), size(free));
     let message = if free < needed {
         format!("no space left: needs {needs}, {has} free")
@@ -113,7 +113,7 @@ mod tests {
         );
         // As from a pipe.
         let message = no_space(0, 4096).message;
-        assert_eq!(message, "no space left: 4.1 kB free");
+        assert_eq!(message, "no space left: 4.10 KB free");
         let message = no_space(25_200_000, 83_100_000).message;
         assert!(message.contains("although 83.1 MB are reported as free: "));
     }
@@ -129,7 +129,7 @@ mod tests {
         let new = [target(slot(temp.path(), "a"), false)];
         let error = check_free_space(&new, &totals, 0).unwrap_err();
         assert_eq!(error.kind, Kind::Write);
-        assert!(error.message.starts_with("no space left: needs 1.2 EB, "));
+        assert!(error.message.starts_with("no space left: needs 1.15 EB, "));
         assert!(error.message.ends_with("B free"), "{}", error.message);
         let over = [target(slot(temp.path(), "a"), true)];
         check_free_space(&over, &totals, 0).unwrap();

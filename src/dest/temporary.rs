@@ -198,7 +198,7 @@ impl Temporary {
             Ok(rustix::fs::linkat(CWD, &path, &*dir, &name, flags)?)
         });
         linked.map_err(|_| {
-            let message = "its unfinished file was removed or replaced by another process";
+            let message = "its partial file was removed or replaced by another process";
             Error::new(Kind::Write, Side::Dest, message).at(self.slot.path())
         })?;
         Ok(name)
@@ -287,7 +287,7 @@ fn is_ours(stat: &Stat) -> bool {
 fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
     match Errno::from_io_error(&cause) {
         Some(Errno::NOENT) => Ok(true),
-        _ => Err(slot.error("cannot remove the leftovers of an earlier run", cause)),
+        _ => Err(slot.error("cannot remove the partial file of an earlier run", cause)),
     }
 }
 

@@ -115,11 +115,12 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<FoundPath> {
             Ok(FoundPath::Directory(dir))
         }
         FileType::Symlink => {
-            let message = "is a symbolic link, and a confined key follows none";
+            let message = "is a symbolic link, and this key may not follow links (--confine)";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo => {
-            let message = "is not a file, and a confined key reaches files only";
+            let message =
+                "is no regular file, and this key may copy only files and directories (--confine)";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         _ => Ok(FoundPath::Other(slot, stat)),
@@ -243,8 +244,8 @@ pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
     let Some(home) = home else {
         let who = crate::units::printable(user);
         let message = match user {
-            b"" => "no home directory is known here; give the whole path".into(),
-            _ => format!("no user {who} on this host (a file of that name: ./~{who})"),
+            b"" => "the home directory of this user is unknown; give an absolute path".into(),
+            _ => format!("there is no user {who}; for a file of that name write ./~{who}"),
         };
         return Err(
             Error::new(Kind::Usage, Side::Dest, message).at(Path::new(OsStr::from_bytes(typed)))

@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::manifest::file_type;
 use bounce::{ALIGNMENT, Bounces};
 pub use usage::used_by;
@@ -111,7 +111,8 @@ impl BlockDevice {
     /// `Kind::Usage` if the device does not support direct I/O.
     pub fn go_direct(&mut self) -> Result<()> {
         let failed = |cause: io::Error| {
-            let message = format!("no direct I/O on this device: {cause}; run without --direct-io");
+            let why = reason_of(&cause);
+            let message = format!("no direct I/O on this device: {why}; run without --direct-io");
             Error::new(Kind::Usage, self.side, message).at(&self.path)
         };
         // The flag belongs to the open file, and unaligned ends need a file without it. A second
@@ -125,9 +126,9 @@ impl BlockDevice {
         let fd = fd.map_err(|cause| failed(cause.into()))?;
         let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
         if file_type(&stat) != FileType::BlockDevice || stat.st_rdev != self.rdev {
-            return Err(failed(io::Error::other(
-                "the path now leads to another device",
-            )));
+            let message = "changed while it was opened: the path leads to another device now; start \
+                           the copy again";
+            return Err(Error::new(Kind::Changed, self.side, message).at(&self.path));
         }
         let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT));
         flags.map_err(|cause| failed(cause.into()))?;

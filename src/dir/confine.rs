@@ -13,7 +13,7 @@ use super::{Dir, Handles};
 use crate::manifest::Name;
 
 /// The message for a name that [`is_reserved`].
-pub const RESERVED: &str = "names that begin with .fastcp- are reserved for unfinished files: \
+pub const RESERVED: &str = "names that begin with .fastcp- are reserved for partial files: \
                             this key neither reads nor writes them";
 
 /// True for a name that only fastcp itself gives to files.

@@ -1,6 +1,6 @@
 //! The lock of a journal: one process writes at a time. A second one fails at once, unless the
-//! first has lost its client or has served this same command before. Then it waits for the first to
-//! end.
+//! first has lost its client or has served this same command before. Then it waits for the first
+//! to end, up to a limit, and kills an earlier server of the same command.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -1,5 +1,5 @@
 //! How `--memory` is spent: on the buffer pool, and on a spare buffer and codec contexts for each
-//! worker. If it does not fit, the number of connections is reduced first, then the number of
+//! worker. If the memory does not suffice, the number of connections is reduced first, then the number of
 //! workers.
 
 use super::send::scheduler::UNACKED_MAX;

@@ -171,8 +171,7 @@ impl Bootstrap<'_> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if system != "Linux" || !machine.chars().all(is_name) {
             let message = format!(
-                "no fastcp on its PATH, and it runs {shown_system} on {shown}: fastcp can install \
-                 itself on Linux only; install it by hand"
+                "it runs {shown_system} on {shown}, and fastcp runs on Linux only; use scp"
             );
             return Err(self.refusal(message));
         }
@@ -186,14 +185,14 @@ impl Bootstrap<'_> {
         let program = found.ok_or_else(|| {
             let target = program::target_of(machine);
             self.refusal(format!(
-                "it has no fastcp and its machine is {shown}: put one for that at {} here \
-                 (cargo build --release --target {target}), or install one on {name}",
+                "no fastcp there, and its processor is {shown}: build one (cargo build --release \
+                 --target {target}) and put it at {} on this machine, or install it on {name}",
                 program::wanted_path(machine),
             ))
         })?;
         if program.length() > PROGRAM_MAX {
             return Err(self
-                .refusal("this file is too large to be fastcp")
+                .refusal("this file is too large to be fastcp; replace it")
                 .at(program.path()));
         }
         off_task(move || {
@@ -220,7 +219,7 @@ impl Bootstrap<'_> {
             let read = read.0?;
             if read == 0 {
                 return Err(self
-                    .refusal("the file shrank while it was sent")
+                    .refusal("the file shrank while it was sent; try again")
                     .at(parcel.program.path()));
             }
             match timeout(self.limit, write(stdin, &piece[..read])).await {
@@ -229,7 +228,10 @@ impl Bootstrap<'_> {
                 Ok(Err(_)) => break,
                 Err(_) => {
                     let seconds = self.limit.as_secs();
-                    let message = format!("accepted no data of the program for {seconds} s");
+                    let message = format!(
+                        "the upload of fastcp stalled for {seconds} s; try again, or install it \
+                         there"
+                    );
                     return Err(self.refusal(message));
                 }
             }
@@ -242,7 +244,8 @@ impl Bootstrap<'_> {
         match hello.program == program.digest() {
             true => Ok(hello),
             false => Err(self
-                .refusal("a different fastcp started than the one that was sent")
+                .refusal("a different fastcp started than the one that was sent; run fastcp --remove HOST: \
+                     and try again")
                 .into()),
         }
     }
@@ -254,24 +257,24 @@ impl Bootstrap<'_> {
                  ~/.cache/fastcp, /tmp, /var/tmp and /dev/shm are full, not writable or mounted \
                  noexec; install it there, or give its path with --remote-path"
             }
-            Failure::Length => "it could not take all of the program (a full disk?)",
+            Failure::Length => "fastcp could not be written there completely (a full disk?)",
             Failure::Digest => "the program arrived damaged; try again",
             Failure::Start if cfg!(target_env = "musl") => {
                 "the program that was sent does not run there (its message is above); install \
                  one that does, or give its path with --remote-path"
             }
             Failure::Start => {
-                "the program that was sent does not run there (its message is above): this one \
-                 needs the system libraries that it was built with; one that is linked \
-                 statically (target x86_64-unknown-linux-musl) does not"
+                "the program that was sent does not run there (its message is above), because it \
+                 needs this machine's system libraries; use a static build \
+                 (--target x86_64-unknown-linux-musl)"
             }
         })
     }
 
     fn forbidden(&self) -> Error {
         self.refusal(
-            "no compatible fastcp on its PATH, and its administrator forbids installing one \
-             (/etc/fastcp/no-install): it has to be installed there",
+            "no compatible fastcp on its PATH, and /etc/fastcp/no-install there forbids installing \
+             one; ask its administrator to install it",
         )
     }
 

@@ -220,8 +220,10 @@ impl Client<'_> {
             hello: &server.hello,
             heard: &heard,
         };
-        let mut control_reader =
+        let name = printable(server.host.name.as_bytes());
+        let control_reader =
             ControlReader::new(&mut server.incoming, Some(&heart), &self.client.shutdown);
+        let mut control_reader = control_reader.of_host(&name);
         let found = match pushed {
             Some(pushed) => Some(pushed.counted(&mut control_reader).await?),
             None => None,

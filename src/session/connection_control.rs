@@ -258,6 +258,6 @@ impl Reverse {
 }
 
 fn breach(what: &str) -> Error {
-    let message = format!("the other end broke the protocol: {what}");
+    let message = format!("fastcp there sent an invalid message: {what}");
     Error::new(Kind::Breach, Side::Here, message)
 }

@@ -26,6 +26,8 @@ pub struct ControlReader<'a, R> {
     kept: VecDeque<Message>,
     kept_bytes: usize,
     origin: MessageOrigin,
+    /// The name of the host at the other end, for its errors.
+    host: Option<String>,
 }
 
 /// Whose messages arrive on control.
@@ -50,6 +52,15 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
             kept: VecDeque::new(),
             kept_bytes: 0,
             origin: MessageOrigin::Peer,
+            host: None,
+        }
+    }
+
+    /// For a client: errors of the server itself begin with the name of its host.
+    pub fn of_host(self, host: &str) -> Self {
+        ControlReader {
+            host: Some(host.to_owned()),
+            ..self
         }
     }
 
@@ -71,7 +82,9 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
                 self.kept_bytes -= message.weight();
                 Ok(message)
             }
-            None => hear(self.incoming, self.heart, self.origin).await,
+            None => hear(self.incoming, self.heart, self.origin)
+                .await
+                .map_err(|error| named(error, self.host.as_deref())),
         }
     }
 
@@ -89,7 +102,7 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
                 }
                 () = self.shutdown.wait() => return Err(self.shutdown.error()),
                 message = hear(self.incoming, self.heart, self.origin), if has_room => {
-                    let message = message?;
+                    let message = message.map_err(|error| named(error, self.host.as_deref()))?;
                     self.kept_bytes += message.weight();
                     self.kept.push_back(message);
                 }
@@ -196,21 +209,28 @@ fn is_tune(message: &Message) -> bool {
     matches!(message, Message::Tune(_))
 }
 
+/// Adds the host to an error of the server that names no file.
+fn named(error: Error, host: Option<&str>) -> Error {
+    match host {
+        Some(host) if error.side == Side::Here && !matches!(error.kind, Kind::Signal(_)) => Error {
+            message: format!("{host}: {}", error.message),
+            ..error
+        },
+        _ => error,
+    }
+}
+
 /// Control ended in the middle of a copy.
 pub fn lost(error: ControlError) -> Error {
     let kind = match &error {
         ControlError::BadMessage(_) => Kind::Breach,
         _ => Kind::Lost,
     };
-    Error::new(
-        kind,
-        Side::Here,
-        format!("the control connection was closed: {error}"),
-    )
+    Error::new(kind, Side::Here, error.to_string())
 }
 
 pub fn breach(what: &str) -> Error {
-    let message = format!("the client broke the protocol: {what}");
+    let message = format!("the client sent an invalid message: {what}");
     Error::new(Kind::Breach, Side::Here, message)
 }
 

@@ -1,5 +1,6 @@
 //! Data connections of one end. Each has a task that sends from the shared queue or receives into
-//! the workers' queue. A lost connection costs speed, but never the copy.
+//! the workers' queue. The loss of one costs speed only. `heartbeat` decides when none is
+//! left.
 
 use std::io::ErrorKind::UnexpectedEof;
 use std::io::{self};
@@ -10,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::chunk::ChunkKind;
-use crate::error::Error;
+use crate::error::{Error, reason_of};
 use crate::pipeline::Shutdown;
 use crate::pipeline::receive::Receiver;
 use crate::pipeline::send::Sender;
@@ -70,6 +71,46 @@ impl Sent for Sender {
     }
 }
 
+/// Where the end of a connection is reported.
+#[derive(Clone)]
+struct LossReport {
+    connection_set: Arc<ConnectionSet>,
+    reporter: Option<Arc<dyn Reporter>>,
+}
+
+/// A connection that has ended, and why. `is_whole` is false if its data was invalid; it was then
+/// not useful.
+struct LostConnection {
+    registration: Registration,
+    fate: Option<tokio::sync::oneshot::Sender<Fate>>,
+    cause: io::Error,
+    is_whole: bool,
+}
+
+impl LossReport {
+    /// Reports a lost connection to the connection set, the user and the dialler.
+    fn lost(&self, connection: LostConnection, line: &str) {
+        let LostConnection {
+            registration,
+            fate,
+            cause,
+            is_whole,
+        } = connection;
+        self.connection_set.set_cause(reason_of(&cause));
+        if let Some(reporter) = &self.reporter {
+            reporter.detail(line);
+        }
+        if let Some(fate) = fate {
+            // This fails if nobody dials any more.
+            let _ = fate.send(Fate {
+                was_proven: registration.stats.is_proven(),
+                carried: is_whole && registration.stats.bytes() >= CARRIED_MIN,
+                cause: reason_of(&cause),
+            });
+        }
+    }
+}
+
 /// Sends on every connection that arrives, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
@@ -79,48 +120,80 @@ pub async fn send_on(
     pace: SendPace,
     reporter: Option<Arc<dyn Reporter>>,
 ) {
+    let report = LossReport {
+        connection_set: connection_set.clone(),
+        reporter,
+    };
     // All tasks end with this function.
     let mut streams = JoinSet::new();
     loop {
-        tokio::select! {
-            Some(connection) = connections.recv() => {
-                let Some(registration) = connection_set.join(connection.id) else {
-                    continue;
-                };
-                sender.context.progress.set_streams(connection_set.most());
-                let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
-                    let (gate, is_open) = watch::channel(false);
-                    streams.spawn(mind(gate, connection_set.clone()));
-                    is_open
-                });
-                let supply = Supply { frames: frames.clone(), gate };
-                let (sender, limit) = (sender.clone(), pace.limit.clone());
-                let (connection_set, reporter) = (connection_set.clone(), reporter.clone());
-                streams.spawn(async move {
-                    let Connection { id, link, expected, fate } = connection;
-                    let sent = send(
-                        registration.number, link, expected, supply, &limit, &registration.stats, &*sender,
-                    );
-                    let token = registration.token();
-                    let ended = tokio::select! {
-                        ended = sent => ended,
-                        () = token.cancelled() => Err(why(&registration)),
-                    };
-                    let Err(cause) = ended else { return };
-                    let again = sender.scheduler.connection_lost(registration.number);
-                    let again = match again {
-                        1 => "1 chunk is".to_owned(),
-                        _ => format!("{again} chunks are"),
-                    };
-                    let stream = ConnectionName(id.stream);
-                    let told = format!("stream {stream} was lost ({cause}); {again} sent again");
-                    lost(&connection_set, &registration, fate, &cause, true, reporter.as_deref(), &told);
-                });
-            }
-            Some(_) = streams.join_next() => {}
+        let connection = tokio::select! {
+            Some(connection) = connections.recv() => connection,
+            Some(_) = streams.join_next() => continue,
             () = connection_set.closed() => return,
-        }
+        };
+        let Some(registration) = connection_set.join(connection.id) else {
+            continue;
+        };
+        sender.context.progress.set_streams(connection_set.most());
+        let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
+            let (gate, is_open) = watch::channel(false);
+            streams.spawn(mind(gate, connection_set.clone()));
+            is_open
+        });
+        let supply = Supply {
+            frames: frames.clone(),
+            gate,
+        };
+        let (sender, limit) = (sender.clone(), pace.limit.clone());
+        streams.spawn(send_frames(
+            sender,
+            connection,
+            registration,
+            supply,
+            limit,
+            report.clone(),
+        ));
     }
+}
+
+/// Sends on one connection until it ends.
+async fn send_frames(
+    sender: Arc<Sender>,
+    connection: Connection,
+    registration: Registration,
+    supply: Supply,
+    limit: Arc<RateLimiter>,
+    report: LossReport,
+) {
+    let Connection {
+        id,
+        link,
+        expected,
+        fate,
+    } = connection;
+    let (number, stats) = (registration.number, &registration.stats);
+    let sent = send(number, link, expected, supply, &limit, stats, &*sender);
+    let token = registration.token();
+    let ended = tokio::select! {
+        ended = sent => ended,
+        () = token.cancelled() => Err(why(&registration)),
+    };
+    let Err(cause) = ended else { return };
+    let again = match sender.scheduler.connection_lost(number) {
+        1 => "1 chunk is".to_owned(),
+        again => format!("{again} chunks are"),
+    };
+    let stream = ConnectionName(id.stream);
+    let why = reason_of(&cause);
+    let line = format!("stream {stream} was lost ({why}); {again} sent again");
+    let lost = LostConnection {
+        registration,
+        fate,
+        cause,
+        is_whole: true,
+    };
+    report.lost(lost, &line);
 }
 
 /// Opens the gate of the in-band connection while no other connection is sound.
@@ -139,65 +212,62 @@ pub async fn receive_on(
     reporter: Option<Arc<dyn Reporter>>,
 ) {
     let limits = FrameLimits::new(receiver.context.chunk_size as u32).with_large();
+    let report = LossReport {
+        connection_set: connection_set.clone(),
+        reporter,
+    };
     // All tasks end with this function.
     let mut streams = JoinSet::new();
     loop {
-        tokio::select! {
-            Some(connection) = connections.recv() => {
-                let Some(registration) = connection_set.join(connection.id) else {
-                    continue;
-                };
-                receiver.context.progress.set_streams(connection_set.most());
-                registration.stats.set_proven();
-                let (receiver, connection_set, reporter) = (receiver.clone(), connection_set.clone(), reporter.clone());
-                streams.spawn(async move {
-                    let Connection { id, link, fate, .. } = connection;
-                    let token = registration.token();
-                    receiver.add_connection(registration.number, token.clone());
-                    let (cause, is_whole) = tokio::select! {
-                        ended = receive(&receiver, &registration, link, &limits) => {
-                            let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
-                            (reason(ended), is_whole)
-                        }
-                        () = token.cancelled() => (why(&registration), registration.why().is_some()),
-                    };
-                    receiver.remove_connection(registration.number);
-                    if receiver.acks().is_finished() {
-                        return;
-                    }
-                    let told = format!("stream {} was lost ({cause})", ConnectionName(id.stream));
-                    lost(&connection_set, &registration, fate, &cause, is_whole, reporter.as_deref(), &told);
-                });
-            }
-            Some(_) = streams.join_next() => {}
+        let connection = tokio::select! {
+            Some(connection) = connections.recv() => connection,
+            Some(_) = streams.join_next() => continue,
             () = connection_set.closed() => return,
-        }
+        };
+        let Some(registration) = connection_set.join(connection.id) else {
+            continue;
+        };
+        receiver.context.progress.set_streams(connection_set.most());
+        registration.stats.set_proven();
+        let receiver = receiver.clone();
+        let report = report.clone();
+        streams.spawn(async move {
+            receive_frames(&receiver, connection, registration, &limits, &report).await;
+        });
     }
 }
 
-/// Reports a lost connection to the connection set, the user and the dialler. A connection whose data was
-/// invalid (`is_whole` is false) was not useful.
-fn lost(
-    connection_set: &ConnectionSet,
-    registration: &Registration,
-    fate: Option<tokio::sync::oneshot::Sender<Fate>>,
-    cause: &io::Error,
-    is_whole: bool,
-    reporter: Option<&dyn Reporter>,
-    told: &str,
+/// Receives on one connection until it ends.
+async fn receive_frames(
+    receiver: &Receiver,
+    connection: Connection,
+    registration: Registration,
+    limits: &FrameLimits,
+    report: &LossReport,
 ) {
-    connection_set.set_cause(cause.to_string());
-    if let Some(reporter) = reporter {
-        reporter.detail(told);
+    let Connection { id, link, fate, .. } = connection;
+    let token = registration.token();
+    receiver.add_connection(registration.number, token.clone());
+    let (cause, is_whole) = tokio::select! {
+        ended = receive(receiver, &registration, link, limits) => {
+            let is_whole = !matches!(ended, Err(RecvError::BadFrame(_)));
+            (reason(ended), is_whole)
+        }
+        () = token.cancelled() => (why(&registration), registration.why().is_some()),
+    };
+    receiver.remove_connection(registration.number);
+    if receiver.acks().is_finished() {
+        return;
     }
-    if let Some(fate) = fate {
-        // This fails if nobody dials any more.
-        let _ = fate.send(Fate {
-            was_proven: registration.stats.is_proven(),
-            carried: is_whole && registration.stats.bytes() >= CARRIED_MIN,
-            cause: cause.to_string(),
-        });
-    }
+    let (stream, why) = (ConnectionName(id.stream), reason_of(&cause));
+    let line = format!("stream {stream} was lost ({why})");
+    let lost = LostConnection {
+        registration,
+        fate,
+        cause,
+        is_whole,
+    };
+    report.lost(lost, &line);
 }
 
 /// Why a connection was ended from outside: it is dead, or its data was refused.

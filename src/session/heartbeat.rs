@@ -16,7 +16,7 @@
 //! | progress of a connection | 5 s or 20 round trips (`stall`) | dialled again |
 //! | the other end to list a connection | 3 heartbeats; 10 s for a new one | dialled again |
 //! | the pause between two dials | 250 ms to 10 s (`backoff`) | |
-//! | any lasting connection, or progress | `--timeout` | `Lost`; `Connect` if none was proven |
+//! | a connection that carries data, or progress | `--timeout` | `Lost`; `Connect` if none was proven |
 //! | a further login | 30 s (`ssh_login`); six failures in a row | no more for its stream |
 //! | first connection by a given route | 3 dials of each; reverse 12 s (`route_choice`) | `Connect` |
 //! | data on a proven connection | 2 s (`connections`) | other routes are tried as well |
@@ -326,12 +326,12 @@ impl HeartShared {
         let (seconds, host) = (self.timeout.as_secs(), self.host());
         if connection_set.was_ever_proven() {
             let message = format!(
-                "all data connections were lost and none could be restored within {seconds} s: {cause}"
+                "all streams were lost and none could be restored within {seconds} s: {cause}"
             );
             return Error::new(Kind::Lost, Side::Here, message);
         }
         let message = format!(
-            "{host}: logged in, but no data connection within {seconds} s: {cause}; \
+            "{host}: logged in, but no stream within {seconds} s: {cause}; \
              a firewall may block it (see --ports and --route)"
         );
         Error::new(Kind::Connect, Side::Here, message)

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::bootstrap::{Bootstrap, NoHello};
 use super::host_pin;
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::report::Reporter;
 use crate::session::context::ClientContext;
 use crate::session::converse::RunningEnd;
@@ -121,6 +121,7 @@ impl Met {
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
         let mut words = ServerStderr::relay(
             stderr,
+            printable(host.name.as_bytes()),
             client,
             attempt != Attempt::First || is_retried(request),
         );
@@ -215,7 +216,7 @@ impl Met {
             let status = self.process.end(ABORT_PATIENCE).await;
             let words = self.words.last().await;
             let why = status.and_then(|status| ssh::why_lost(status, &words, self.rsh));
-            let message = format!("the control connection was closed: {cause}");
+            let message = format!("the ssh connection failed: {}", reason_of(&cause));
             return Err(why.unwrap_or_else(|| Error::new(Kind::Lost, Side::Here, message)));
         }
         let (control, _writer) = Outgoing::start(self.stdin);
@@ -314,8 +315,11 @@ async fn no_hello(
         NoHello::Refused(error) => error,
         NoHello::Late(limit) => {
             let (kind, who) = match request.rsh {
-                Rsh::Ssh => (Kind::Connect, "the host, its sshd or its login shell hangs"),
-                Rsh::Local => (Kind::FarEnd, "the far end hangs"),
+                Rsh::Ssh => (
+                    Kind::Connect,
+                    "the host, its sshd or its login shell may hang",
+                ),
+                Rsh::Local => (Kind::FarEnd, "fastcp there may hang"),
             };
             let seconds = limit.as_secs();
             let message = format!("{name}: no answer within {seconds} s (--timeout); {who}");
@@ -324,7 +328,8 @@ async fn no_hello(
             error
         }
         NoHello::CutShort => {
-            let message = format!("{name}: the connection ended while fastcp was placed there");
+            let message =
+                format!("{name}: the connection ended while fastcp was being installed there");
             Error::new(Kind::Lost, Side::Here, message)
         }
         NoHello::Control(ControlError::Closed | ControlError::Io(_)) => {
@@ -375,9 +380,9 @@ const LOGIN_MAX: usize = 8 << 10;
 const OWN_MAX: usize = 8;
 
 impl ServerStderr {
-    /// Shows ssh's lines. `hidden`: those of the login appear only with `-v`, because the outage is
+    /// Shows ssh's lines, and those of fastcp there with the name of its host. `hidden`: those of the login appear only with `-v`, because the outage is
     /// reported as a whole.
-    fn relay(stderr: Stderr, client: &ClientContext, hidden: bool) -> ServerStderr {
+    fn relay(stderr: Stderr, host: String, client: &ClientContext, hidden: bool) -> ServerStderr {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (client.reporter.clone(), last.clone(), is_login.clone());
@@ -407,6 +412,10 @@ impl ServerStderr {
                 }
             } else if hidden && asks.load(Relaxed) {
                 reporter.detail(line);
+            } else if let Some(own) = line.strip_prefix(ssh::OWN) {
+                // `db1:/data/a: ...`, as errors name a path there.
+                let gap = if own.starts_with('/') { "" } else { " " };
+                reporter.notice(&format!("{}{host}:{gap}{own}", ssh::OWN));
             } else {
                 reporter.notice(line);
             }

@@ -267,7 +267,7 @@ fn spec(request: &Request) -> Spec {
 pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
-        let message = format!("the server sent {name}, which was not asked for");
+        let message = format!("fastcp there sent {name}, which was not requested");
         Err(Error::new(Kind::Breach, Side::Source, message))
     };
     let mut roots_of_none = roots
@@ -284,8 +284,9 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             .filter(|root| root.operand as usize == n)
             .collect();
         if answers.is_empty() && !told {
-            let message = "the server sent neither the file nor an error";
-            let path = &operand.typed;
+            let message = "fastcp there sent neither this file nor an error; install the same \
+                           version on both hosts";
+            let path = OsStr::from_bytes(&operand.path);
             return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
         let may_be = match operand.what {

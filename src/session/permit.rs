@@ -48,26 +48,26 @@ impl Permit {
         // Lists every role, so that a new one must be considered here.
         match (&open.role, self.access) {
             (Role::Sender { .. }, PermittedAccess::Write) => {
-                return refused("this key may write there and not read");
+                return refused("this key may only write (--write-only)");
             }
             (Role::Receiver { .. }, PermittedAccess::Read) => {
-                return refused("this key may read there and not write");
+                return refused("this key may only read (--read-only)");
             }
             (Role::Probe { path }, PermittedAccess::Read) if !path.is_empty() => {
-                return refused("this key may read there and not write: probe HOST: alone");
+                return refused("this key may only read (--read-only): probe HOST: without a path");
             }
             (Role::Sender { .. } | Role::Receiver { .. } | Role::Probe { .. }, _) => {}
             // A command can do everything that its user can.
             (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {
-                return refused("this key may copy files there and run no commands");
+                return refused("this key may not run commands");
             }
         }
         if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
-            return refused("--inplace is not for this key: it may not change what is there");
+            return refused("this key does not allow --inplace: it may not change existing files");
         }
         if open.options.follow_links && self.confine.is_some() {
-            return refused("-L is not for this key: it is confined to a directory there");
+            return refused("this key does not allow -L: it is confined to a directory");
         }
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Permit {
             return Ok(());
         }
         if open.chunk_size as usize > CHUNK_SIZE {
-            return Err(Error::usage("this key takes no larger chunks than 1 MiB"));
+            return Err(Error::usage("this key allows no chunks larger than 1 MiB"));
         }
         let least = |asked: Option<u64>, own: u64| asked.unwrap_or(own).min(own);
         let own = Budget::memory(&CopyOptions::default());

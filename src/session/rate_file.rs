@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reason_of};
 use crate::report::Reporter;
 use crate::units;
 
@@ -35,7 +35,7 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
         }
         file.take(TEXT_MAX).read_to_string(&mut text)
     });
-    read.map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))?;
+    read.map_err(|cause| Error::usage(format!("--bwlimit @{shown}: {}", reason_of(&cause))))?;
     let text = text.trim();
     if text.is_empty() || text == "0" {
         return Ok(None);

@@ -1,11 +1,12 @@
-//! Chooses the route for the data connections of a session. The client tries the routes in
-//! parallel, the best first: direct at once, reverse a little later, further ssh logins after a
-//! second, each only while no connection is sound. If none is after a moment, data goes through
-//! control; a small copy does so at once.
+//! Chooses the route for the data connections of a session.
 //!
 //! A connection is sound when the other end has proved that it knows the secret. It is up when more
-//! than one packet of data has come through: some links pass only small packets. The route of
-//! the first that is up is used, until all its connections are lost. The other attempts end.
+//! than one packet of data has come through: some links pass only small packets.
+//!
+//! The client tries the routes in parallel, the best first: direct at once, reverse a little later,
+//! further ssh logins after a second, each only while no connection is sound. If no connection is
+//! sound after a moment, data goes through control; a small copy does so at once. The route of the
+//! first connection that is up is used, until all its connections are lost. The other attempts end.
 
 mod active;
 mod attempts;
@@ -140,8 +141,7 @@ impl RouteChooser<'_> {
             if route == Route::Reverse {
                 sleep(REVERSE_PATIENCE).await;
                 if !self.connection_set.was_ever_proven() && !self.connection_set.has_sound() {
-                    return "no data connection: the far end could not connect to this host"
-                        .to_owned();
+                    return "no stream: the host could not connect to this machine".to_owned();
                 }
             }
             std::future::pending().await

@@ -25,7 +25,7 @@ use super::progress_relay::ProgressRelay;
 use crate::chunk::Pool;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
@@ -85,7 +85,8 @@ pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
             // Ignores a stderr that nobody reads any more.
             let _ = writeln!(
                 std::io::stderr(),
-                "fastcp: cannot keep this program for the next time: {cause}"
+                "fastcp: cannot keep fastcp in ~/.cache/fastcp: {}; the next login sends it again",
+                reason_of(&cause)
             );
         }
         let own = program::Program::own().map_err(NotServed::NotBegun)?;
@@ -101,7 +102,8 @@ pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
 pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let not_ours = |e: std::io::Error| {
         NotServed::NotBegun(Error::usage(format!(
-            "--server is for fastcp's own use: {e}"
+            "--server is for fastcp's own use: {}",
+            reason_of(&e)
         )))
     };
     let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
@@ -461,7 +463,8 @@ impl<'a> ServerCopy<'a> {
 async fn join(session: &str) -> Result<(), NotServed> {
     let joined = meeting_socket::join(session).await;
     joined.map_err(|error| {
-        let message = format!("cannot add this login to its session: {error}");
+        let why = reason_of(&error);
+        let message = format!("cannot add this login to its session: {why}");
         NotServed::NotBegun(Error::new(Kind::Connect, Side::Here, message))
     })
 }

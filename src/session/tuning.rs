@@ -341,8 +341,8 @@ pub fn check_congestion(name: &str) -> Result<()> {
     }
     let allowed = kernel::congestions_allowed();
     Err(Error::usage(format!(
-        "--congestion {}: the sending host does not let this user choose it (it has: {allowed}; \
-         see net.ipv4.tcp_allowed_congestion_control)",
+        "--congestion {}: not allowed on the sending host; allowed there: {allowed} \
+         (net.ipv4.tcp_allowed_congestion_control)",
         printable(name.as_bytes()),
     )))
 }

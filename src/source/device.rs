@@ -98,7 +98,7 @@ impl SourceDevice {
             return Ok(());
         }
         let message = format!(
-            "was resized while it was copied: from {} to {now} bytes",
+            "was resized during the copy: from {} to {now} bytes",
             self.size()
         );
         Err(Error::new(Kind::Changed, Side::Source, message).at(self.device.path()))

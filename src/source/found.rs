@@ -75,7 +75,7 @@ impl FoundFile {
     fn cannot_open(&self, cause: io::Error) -> Error {
         match Errno::from_io_error(&cause) {
             Some(Errno::NOENT) => {
-                Error::io(Kind::Read, Side::Source, self.path(), "vanished", cause)
+                Error::io(Kind::Read, Side::Source, self.path(), "was removed", cause)
             }
             // A link, a socket, or a replaced directory above it.
             Some(Errno::LOOP | Errno::NXIO) | None => self.changed(REPLACED),
@@ -101,7 +101,7 @@ impl FoundFile {
     pub(super) fn compare(&self, before: &Stat, after: &Stat) -> Result<()> {
         let (then, now) = (Identity::of(before), Identity::of(after));
         let what = if after.st_nlink == 0 {
-            "was removed or replaced while it was copied"
+            "was removed or replaced during the copy"
         } else if then == now {
             return Ok(());
         } else if now.size > then.size {
@@ -109,9 +109,9 @@ impl FoundFile {
         } else if now.size < then.size {
             SHRANK
         } else if now.mtime != then.mtime {
-            "was written while it was copied"
+            WRITTEN
         } else {
-            "its content, owner, mode or link count changed while it was copied"
+            "its content, owner, mode or link count changed during the copy"
         };
         Err(self.changed(what))
     }
@@ -122,10 +122,12 @@ pub fn has_vanished(error: &Error) -> bool {
     error.kind == Kind::Read && error.errno == Errno::NOENT.raw_os_error()
 }
 
-const REPLACED: &str = "was replaced while it was copied";
+const REPLACED: &str = "was replaced during the copy";
+/// The file is in use.
+pub const WRITTEN: &str = "was written during the copy; --live copies files that are in use";
 /// Usually a log or a database in use.
-pub const GREW: &str = "grew while it was copied; --live copies files that are in use";
-const SHRANK: &str = "shrank while it was copied";
+pub const GREW: &str = "grew during the copy; --live copies files that are in use";
+const SHRANK: &str = "shrank during the copy; --live copies files that are in use";
 
 /// Updates `entry` from the present status of an open regular file. The link count stays as the
 /// walk saw it: the walk announces further names by that count, and the receiver remembers the

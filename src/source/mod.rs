@@ -20,7 +20,7 @@ pub use self::broadcast::Broadcast;
 pub use self::operand_path::{may_answer, may_be_named};
 pub use self::pipe_origin::{PipeInput, PipeOrigin};
 pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
-pub use found::{Changes, FoundFile, GREW, has_vanished, is_just_written, mark_young};
+pub use found::{Changes, FoundFile, GREW, WRITTEN, has_vanished, is_just_written, mark_young};
 pub use operand::{Lookup, NamedSource, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;

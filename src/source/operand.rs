@@ -134,7 +134,7 @@ fn expand_pattern(
             // A pattern must not make the copy wait for a FIFO's writer, nor copy whole disks.
             Ok(named) if !one.literal && is_special(&named.stat) => {
                 let what = special(file_type(&named.stat)).unwrap_or("special");
-                let message = format!("is {what}, not copied unless it is named");
+                let message = format!("is {what}; it is copied only if you name it");
                 let error = Error::new(Kind::Entry, Side::Source, message);
                 failed.push(error.at(&one.path));
             }
@@ -205,9 +205,15 @@ fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
 /// Why a confined key may not copy a file, even though it is in the key's directory.
 fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
-        FileType::Symlink => Some("is a symbolic link, and a confined key follows none"),
-        _ if is_device(stat) => Some("is a device, and a confined key reaches none"),
-        other if is_pipe(other) => Some("is not a file, and a confined key reaches files only"),
+        FileType::Symlink => {
+            Some("is a symbolic link, and this key may not follow links (--confine)")
+        }
+        _ if is_device(stat) => {
+            Some("is a device, and this key may copy only files and directories (--confine)")
+        }
+        other if is_pipe(other) => {
+            Some("is a FIFO, and this key may copy only files and directories (--confine)")
+        }
         _ => None,
     }
 }
@@ -237,7 +243,10 @@ fn examine(
         return Err(fail(Kind::Usage, what));
     }
     if let Some(what) = special(file_type(&stat)).filter(|_| !is_special(&stat)) {
-        return Err(fail(Kind::Entry, &format!("is {what}, not copied")));
+        return Err(fail(
+            Kind::Entry,
+            &format!("is {what}, which cannot be copied"),
+        ));
     }
     if is_directory && !recursive {
         return Err(fail(
@@ -381,7 +390,11 @@ mod tests {
             (b"gon*", Kind::Read, "no such file or directory"),
             (b"file/", Kind::Read, "not a directory"),
             (b"file/x", Kind::Read, "not a directory"),
-            (b"socket", Kind::Entry, "is a socket, not copied"),
+            (
+                b"socket",
+                Kind::Entry,
+                "is a socket, which cannot be copied",
+            ),
             (
                 b"~no-such-user-here/x",
                 Kind::Read,

@@ -336,7 +336,10 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Told).unwrap();
         append(&path, b"more");
-        for message in [crate::source::GREW, "shrank while it was copied"] {
+        for message in [
+            crate::source::GREW,
+            "shrank during the copy; --live copies files that are in use",
+        ] {
             match read_open(&found, &file, &before, Changes::Told, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),

@@ -221,22 +221,22 @@ mod tests {
             (|path| append(path, b"more"), crate::source::GREW),
             (
                 |path| drop(File::options().write(true).open(path).unwrap().set_len(3)),
-                "shrank while it was copied",
+                "shrank during the copy; --live copies files that are in use",
             ),
             (
                 |path| std::fs::remove_file(path).unwrap(),
-                "was removed or replaced while it was copied",
+                "was removed or replaced during the copy",
             ),
             (
                 |path| {
                     let file = File::options().write(true).open(path).unwrap();
                     file.set_modified(std::time::UNIX_EPOCH).unwrap();
                 },
-                "was written while it was copied",
+                "was written during the copy; --live copies files that are in use",
             ),
             (
                 |path| std::fs::hard_link(path, path.with_extension("2")).unwrap(),
-                "its content, owner, mode or link count changed while it was copied",
+                "its content, owner, mode or link count changed during the copy",
             ),
         ];
         for (change, message) in table {
@@ -263,7 +263,10 @@ mod tests {
         let file = SourceFile::open(&found, Changes::Told).unwrap();
         let error = file.read(5, 6, &mut Buffer::loose(1024)).unwrap_err();
         assert_eq!(error.kind, Kind::Changed);
-        assert_eq!(error.message, "shrank while it was copied");
+        assert_eq!(
+            error.message,
+            "shrank during the copy; --live copies files that are in use"
+        );
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub fn why_no_hello(
         return error(Kind::FarEnd, format!("fastcp cannot run there: {words}"));
     }
     if said.stdout.windows(MAGIC.len()).any(|part| part == MAGIC) {
-        let message = "the connection ended in the middle of the far end's hello";
+        let message = "the connection ended while fastcp started there; try again";
         return error(Kind::Lost, message.to_owned());
     }
     let no_path = "the command of --remote-path is not there, or cannot be run";
@@ -77,7 +77,7 @@ pub fn why_no_hello(
             error(
                 Kind::Connect,
                 format!(
-                    "sudo refuses without a password{}; let it, by visudo there: {login} \
+                    "sudo failed{}; if it asked for a password, run visudo there and add: {login} \
                      ALL=({user}) NOPASSWD: {command}",
                     said.why()
                 ),
@@ -107,7 +107,7 @@ fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
 fn ended(code: Option<i32>, startup: &Startup, said: &LastOutput) -> String {
     let what = match &startup.path {
         Some(_) => "the command of --remote-path",
-        None => "the far end",
+        None => "fastcp",
     };
     let exit = code.map_or(String::new(), |code| format!(" (exit {code})"));
     let printed = last_lines(said.stdout);
@@ -116,10 +116,9 @@ fn ended(code: Option<i32>, startup: &Startup, said: &LastOutput) -> String {
     } else if !said.stderr.is_empty() {
         said.why()
     } else if startup.path.is_some() {
-        "; it is not a fastcp".to_owned()
+        "; that command is not fastcp".to_owned()
     } else {
-        "; the account's shell, or the command that its key is for, does not start fastcp"
-            .to_owned()
+        "; the account's shell, or the forced command of its key, does not start it".to_owned()
     };
     let hint = match printed.contains("sftp") || said.stderr.contains("sftp") {
         true => "; an account that allows only sftp cannot run fastcp",
@@ -205,7 +204,7 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
     let lost = |message: String| Some(Error::new(Kind::Lost, Side::Here, message));
     let program = match rsh {
         Rsh::Ssh => "ssh",
-        Rsh::Local => "the far end",
+        Rsh::Local => "fastcp there",
     };
     match (status.signal(), status.code()) {
         (Some(signal), _) => lost(format!("{program} was ended by signal {signal}")),
@@ -224,7 +223,7 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {
             let signal = code - (SIGNALLED.start - 1);
-            lost(format!("the far end was ended there by signal {signal}"))
+            lost(format!("fastcp there was ended by signal {signal}"))
         }
         _ => None,
     }
@@ -317,7 +316,7 @@ mod tests {
         let own = "fastcp: the disk is still writing the copied data";
         assert_eq!(told(code(255), own), told(code(255), ""));
         let killed = told(code(128 + 9), "").unwrap();
-        assert_eq!(killed, "the far end was ended there by signal 9");
+        assert_eq!(killed, "fastcp there was ended by signal 9");
         assert!(told(code(255), "").unwrap().contains("without a message"));
         assert_eq!(told(code(5), "its own sentence came by control"), None);
         let kind = |number| why(code(number), "").unwrap().kind;

@@ -34,7 +34,7 @@ pub use stderr::{Stderr, no_hold, relay_stderr};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 
 /// How the server is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ pub fn start(
         }
         Rsh::Local => {
             let itself = std::env::current_exe().map_err(|e| {
-                let message = format!("the program cannot find itself: {e}");
+                let message = format!("the program cannot find itself: {}", reason_of(&e));
                 Error::new(Kind::FarEnd, Side::Here, message)
             })?;
             let mut command = Command::new(itself);

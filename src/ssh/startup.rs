@@ -118,7 +118,7 @@ const TELL: &str = concat!(
     r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
     r#"[ "$h" ] && [ -r "$h/." ] && each 3<"$h/."; "#,
     r#"for f in /usr/lib/fastcp/*/fastcp; do tell "$f" "$f"; done; "#,
-    r#"[ -e /etc/fastcp/no-install ] && echo "$s /etc/fastcp/no-install: none may be placed"; "#,
+    r#"[ -e /etc/fastcp/no-install ] && echo "$s /etc/fastcp/no-install: none may be installed"; "#,
     r#"echo "$s end""#,
 );
 

@@ -21,6 +21,7 @@ use super::connections::ConnectionSet;
 use super::routes::direct::Places;
 use super::routes::ssh_login::{Failed, FurtherLogins};
 use super::routes::{Connection, ConnectionName, Fate, Route, direct};
+use crate::error::reason_of;
 use crate::report::Reporter;
 use crate::seal::Suite;
 use crate::wire::message::ADDRESSES_MAX;
@@ -229,7 +230,7 @@ impl DialState {
                 let (dialled, next) = direct::dial(places, keyring, id, early).await;
                 let dialled = dialled
                     .map(|dialled| (dialled.connection, Some(dialled.address)))
-                    .map_err(|error| Failed::Once(error.to_string()));
+                    .map_err(|error| Failed::Once(reason_of(&error)));
                 (dialled, next.max(after))
             }
         }

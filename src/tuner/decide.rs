@@ -71,9 +71,9 @@ impl Tuner {
                 self.decision = trial.before;
                 let (what, than) = self.undone(&trial, &tried);
                 Some(format!(
-                    "back to {what}: {than} made {}, before it was {}",
-                    units::rate(rates.goodput),
-                    units::rate(base.goodput)
+                    "back to {what} ({}): {than} reached only {}",
+                    units::rate(base.goodput),
+                    units::rate(rates.goodput)
                 ))
             }
         }

@@ -145,15 +145,14 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
         .filter(|most| rates.wire >= CAPPED * most);
     if let Some(most) = capped {
         let sends = send > 0 && (receive == 0 || send < receive);
+        let (name, host) = match sends {
+            true => ("tcp_wmem", "sending"),
+            false => ("tcp_rmem", "receiving"),
+        };
+        let each = units::rate(most / f64::from(streams));
         hints.push(format!(
-            "net.ipv4.{} caps each stream at {}; {} in use",
-            if sends { "tcp_wmem" } else { "tcp_rmem" },
-            units::rate(most / f64::from(streams)),
-            if streams == 1 {
-                "1 stream".to_owned()
-            } else {
-                format!("{streams} streams")
-            },
+            "net.ipv4.{name} of the {host} host limits each of {} to {each}; raise its maximum",
+            super::terms::streams(streams)
         ));
     }
     let bbr = decision.congestion == Congestion::Bbr;
@@ -168,7 +167,7 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
         ));
     }
     if start.forced.compress == Some(Method::None) && rates.workers < LIMIT_MIN {
-        hints.push("--compress none was asked for; processors had time to compress".to_owned());
+        hints.push("the processors had time to compress: leave out --compress none".to_owned());
     }
     hints
 }
@@ -181,7 +180,7 @@ fn processor_hints(start: &Start) -> Vec<String> {
         .filter(|it| *it < start.processors_here)
     {
         hints.push(format!(
-            "--threads {threads} was asked for; the sending host has {} processors",
+            "the sending host has {} processors: leave out --threads {threads}",
             start.processors_here
         ));
     }
@@ -191,7 +190,7 @@ fn processor_hints(start: &Start) -> Vec<String> {
         .filter(|method| *method != Method::None)
     {
         hints.push(format!(
-            "{method} was asked for; without --compress it is chosen as it pays"
+            "{method} was set: leave out --compress to let fastcp choose"
         ));
     }
     hints

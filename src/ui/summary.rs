@@ -238,7 +238,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::Entry => "cannot be copied",
         Kind::Usage => "usage error",
         Kind::Connect => "no connection",
-        Kind::FarEnd => "not supported by the far end",
+        Kind::FarEnd => "not supported there",
         Kind::Lost => "connection lost",
         Kind::Breach => "ended by an internal error",
         Kind::Verify => "damaged in transit",

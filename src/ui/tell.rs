@@ -19,11 +19,11 @@ pub struct Output {
 pub(super) enum Verbosity {
     /// The reason for an early end.
     Failures,
-    /// The summary of an incomplete copy.
+    /// With several destinations also the summary of each incomplete copy.
     Incomplete,
-    /// The summary of each copy.
+    /// The summary of each copy; with one destination also what limited it.
     Each,
-    /// Also what limited the copy.
+    /// What limited each copy too.
     All,
 }
 

@@ -179,7 +179,8 @@ impl LinkProbe {
             }
             if began.elapsed() > FIRST_PATIENCE {
                 let message = format!(
-                    "logged in, but no data came through within {} s; a firewall may block it (see --ports and --route)",
+                    "logged in, but no data arrived within {} s; a firewall may block it (see --ports and \
+                     --route)",
                     FIRST_PATIENCE.as_secs()
                 );
                 return Err(Error::new(Kind::Connect, Side::Here, message));

@@ -53,7 +53,7 @@ impl RelayEnd {
             RelaySide::Sender => ("sender", Side::Source),
             RelaySide::Receiver => ("receiver", Side::Dest),
         };
-        let message = format!("the {who} broke the protocol: {what}");
+        let message = format!("the {who} sent an invalid message: {what}");
         RelayEnd {
             error: Error::new(Kind::Breach, side, message),
             at: Some(end),
@@ -309,7 +309,10 @@ impl RelayLine<'_> {
             }
         };
         let Some(relay) = Relay::of(&message) else {
-            let error = Error::usage("too many operands for a copy between two hosts");
+            let error = Error::usage(
+                "too many files are named for a copy between two hosts; copy their directory, or copy in \
+                 several runs",
+            );
             return Err(self.cut(error));
         };
         let passed = self.to.send(Message::Relay(relay)).await;

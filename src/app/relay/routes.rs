@@ -244,7 +244,7 @@ impl RelayRoutes<'_> {
     async fn tell(&self, route: Route, at: &Listen) {
         let (dialler, host) = self.parties(route);
         if at.port == 0 || at.addresses.is_empty() {
-            let why = "no data connection: the other host has no port for it";
+            let why = "no stream: the other host has no port for one";
             return self.notes.failed(route, why);
         }
         let is_given = route == Route::Direct || self.request.route.asked == Some(route);
@@ -370,7 +370,7 @@ impl RelayRoutes<'_> {
         let (source, dest) = self.request.hosts().expect("both ends are remote");
         let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
         let message = format!(
-            "logged in, but no data connection between {} and {}: {cause}; a firewall may \
+            "logged in, but no stream between {} and {}: {cause}; a firewall may \
              block it (see --ports and --route)",
             shown(source),
             shown(dest)
@@ -381,9 +381,8 @@ impl RelayRoutes<'_> {
     fn cut_off(&self, timeout: Duration) -> Error {
         let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
         let seconds = timeout.as_secs();
-        let message = format!(
-            "all data connections were lost and none could be restored within {seconds} s: {cause}"
-        );
+        let message =
+            format!("all streams were lost and none could be restored within {seconds} s: {cause}");
         Error::new(Kind::Lost, Side::Here, message)
     }
 

@@ -1,5 +1,5 @@
-//! Upkeep of the journal during the copy, on a thread that may wait for a disk. It touches the
-//! journal while the other end is heard. From time to time it syncs the file system, so that after
+//! Upkeep of the journal during the copy, on a thread that may wait for a disk. It sets the
+//! journal's time while messages arrive, so that other processes see that the copy is alive. From time to time it syncs the file system, so that after
 //! a crash of the machine less data has to be compared. A write error that such a sync reports
 //! fails the copy.
 
@@ -176,8 +176,8 @@ pub fn sync_stdin() -> i32 {
 /// Reports that the disk lost data; the kernel does not tell which file is affected.
 fn write_back_failed(report: &Report, journal: &Journal, cause: io::Error) {
     journal.doubted();
-    let what = "the disk reported an error while the copy was written, so any of its files may be \
-                damaged; repair the disk and copy again";
-    let error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
+    let what = "the disk reported an error during the copy";
+    let mut error = Error::io(Kind::Write, Side::Dest, journal.dir().path(), what, cause);
+    error.message += "; any file of this copy may be damaged: repair the disk and copy again";
     report.context.report_fault(&error, 0, 0);
 }

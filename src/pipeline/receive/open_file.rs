@@ -248,8 +248,8 @@ impl OpenFile {
 
     /// The file is not what was announced.
     pub fn changed(&self) -> Error {
-        let what = "changed while it was copied: the digests of the whole file differ";
-        Error::new(Kind::Changed, Side::Source, what).at(self.path())
+        let what = "the source changed during the copy: the digests of the whole file differ";
+        Error::new(Kind::Changed, Side::Dest, what).at(self.path())
     }
 }
 

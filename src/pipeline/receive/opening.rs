@@ -238,7 +238,9 @@ impl Files {
                     partial = held;
                 }
                 Err(_) => {
-                    let error = Error::new(Kind::Write, Side::Dest, "a write does not return");
+                    let seconds = WRITE_PATIENCE.as_secs();
+                    let message = format!("a write has not ended for {seconds} s: check the disk");
+                    let error = Error::new(Kind::Write, Side::Dest, message);
                     return Err(error.at(file.path()));
                 }
             }

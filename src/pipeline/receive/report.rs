@@ -40,7 +40,7 @@ impl Report {
 
     /// Ends the copy, because the sender broke the protocol.
     pub fn breach(&self, what: &str) {
-        let message = format!("the sender broke the protocol: {what}");
+        let message = format!("the sender sent an invalid message: {what}");
         let error = Error::new(Kind::Breach, Side::Dest, message);
         self.context.shutdown.end(error);
     }
@@ -50,8 +50,8 @@ impl Report {
     pub fn damaged(&self, chunk: u64) {
         if self.count_damage(chunk) > NACKS_MAX {
             let message = format!(
-                "a chunk failed verification more than {NACKS_MAX} times; check the memory and the \
-                 network hardware"
+                "a chunk arrived damaged more than {NACKS_MAX} times; check the memory and the \
+                 network hardware of both hosts"
             );
             let error = Error::new(Kind::Verify, Side::Dest, message);
             return self.context.shutdown.end(error);

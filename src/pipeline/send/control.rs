@@ -31,7 +31,7 @@ use crate::wire::message::{
 
 /// The peer sent something that no receiver sends.
 #[derive(Debug, thiserror::Error)]
-#[error("the receiver broke the protocol: {0}")]
+#[error("the receiver sent an invalid message: {0}")]
 pub struct UnexpectedMessage(pub &'static str);
 
 /// Handles what the receiver says.

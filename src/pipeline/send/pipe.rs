@@ -127,8 +127,9 @@ impl Sender {
                 return Some(Frame::Kept(frame));
             }
             Bytes::Gone => {
-                let message = "arrived damaged, and a pipe cannot be read again";
-                let error = Error::new(Kind::Verify, Side::Dest, message);
+                let message = "a part of the pipe arrived damaged and cannot be read again; \
+                               start the copy again";
+                let error = Error::new(Kind::Verify, Side::Source, message);
                 self.report.fail_pipe(&part.pipe, error.at(&part.pipe.path));
                 return None;
             }

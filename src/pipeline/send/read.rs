@@ -472,12 +472,7 @@ pub(super) fn place_of_pack(plan: &Plan, raw_len: u32) -> ChunkPlace {
 }
 
 fn written(path: impl AsRef<Path>) -> Error {
-    Error::new(
-        Kind::Changed,
-        Side::Source,
-        "was written while it was copied",
-    )
-    .at(path)
+    Error::new(Kind::Changed, Side::Source, source::WRITTEN).at(path)
 }
 
 fn grew(path: impl AsRef<Path>) -> Error {

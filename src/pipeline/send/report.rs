@@ -96,10 +96,10 @@ impl SendReport {
     pub(super) fn give_up(&self, plan: &Plan) {
         let error = Error::new(
             Kind::Verify,
-            Side::Dest,
+            Side::Source,
             format!(
-                "a chunk failed verification {NACKS_MAX} times; check the memory and the network \
-                 hardware"
+                "a part of it arrived damaged {NACKS_MAX} times; check the memory and the network \
+                 hardware of both hosts"
             ),
         );
         match &plan.what {

@@ -31,7 +31,7 @@ impl RouteChooser<'_> {
     /// Begins to dial the server. Returns the addresses, if there are any.
     pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
-            let why = "no data connection: the far end has no port for it";
+            let why = "no stream: it has no port for one";
             running.start(Route::Direct, async { why.to_owned() });
             return None;
         }
@@ -94,7 +94,7 @@ impl RouteChooser<'_> {
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
-                let why = format!("no data connection: no port to listen on here: {error}");
+                let why = format!("no stream: this machine cannot open a port: {error}");
                 return running.start(Route::Reverse, async { why });
             }
         };
@@ -108,7 +108,7 @@ impl RouteChooser<'_> {
         };
         let told = listen.addresses.join(", ");
         self.detail(&format!(
-            "route: the far end dials {told}, port {}",
+            "route: the host dials {told}, port {}",
             listen.port
         ));
         // The reader reports a lost connection.
@@ -161,14 +161,14 @@ impl RouteChooser<'_> {
 
 fn no_connection(tried: &[SocketAddr], why: &str) -> String {
     let (first, more) = match tried {
-        [] => return format!("no data connection: {why}"),
+        [] => return format!("no stream: {why}"),
         [first, more @ ..] => (first, more.len()),
     };
     let more = match more {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    format!("no data connection to {first}{more}: {why}")
+    format!("no stream to {first}{more}: {why}")
 }
 
 /// The addresses that the resolver knows for a name or an address, which may have a zone. Empty if

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::control::Outgoing;
-use crate::error::Result;
+use crate::error::{Result, reason_of};
 use crate::transport::backoff::chance;
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
@@ -77,7 +77,8 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
                 format!(" of {first}-{last}")
             });
             // ssh forwards this to the user.
-            let line = format!("fastcp: the far end has no port{which} for data: {error}");
+            let why = reason_of(&error);
+            let line = format!("fastcp: no port{which} is free for streams: {why}");
             tell()(&line);
             None
         }

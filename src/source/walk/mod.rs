@@ -262,7 +262,11 @@ impl Walk {
             }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
-                let error = Error::new(Kind::Entry, Side::Source, format!("is {what}, skipped"));
+                let error = Error::new(
+                    Kind::Entry,
+                    Side::Source,
+                    format!("is {what}, which is not copied"),
+                );
                 let error = error.at(spot.path());
                 self.queued.push_back(match spot.parent {
                     NO_PARENT => Step::Failed(error),
@@ -296,7 +300,7 @@ impl Walk {
         let identity = (stat.st_dev, stat.st_ino);
         // The destination may put it one level deeper, below the directory that receives the copy.
         if self.levels.len() >= DEPTH_MAX {
-            self.fail(Kind::Entry, &spot, "is nested too deep, skipped");
+            self.fail(Kind::Entry, &spot, "is nested too deep and is not copied");
             return;
         }
         // Without links there is no way back, and the comparison finds nothing.
@@ -334,11 +338,7 @@ impl Walk {
         match opened {
             Ok(dir) if dir.identity() == identity => return self.push_level(id, dir),
             Ok(_) => {
-                let error = Error::new(
-                    Kind::Changed,
-                    Side::Source,
-                    "was replaced while it was copied",
-                );
+                let error = Error::new(Kind::Changed, Side::Source, "was replaced during the copy");
                 let error = error.at(parent.path().join(&name));
                 self.queued.push_back(Step::Failed(error));
             }
@@ -366,8 +366,8 @@ impl Walk {
         let FurtherName { spot, first, stat } = further;
         let failure = match spot.stat() {
             Ok(now) if is_same(&stat, &now) => None,
-            Ok(_) => Some("was written or replaced while it was copied"),
-            Err(_) => Some("vanished while it was copied"),
+            Ok(_) => Some("was written or replaced during the copy"),
+            Err(_) => Some("was removed during the copy"),
         };
         let failure =
             failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));

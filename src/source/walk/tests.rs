@@ -102,7 +102,7 @@ fn every_kind_of_entry_is_announced_as_what_it_is() {
     assert!(
         lines
             .iter()
-            .any(|line| line.ends_with("/sub/fifo: is a FIFO, skipped"))
+            .any(|line| line.ends_with("/sub/fifo: is a FIFO, which is not copied"))
     );
     assert!(
         lines.contains(&"end 2 4".into()),

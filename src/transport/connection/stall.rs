@@ -69,7 +69,7 @@ pub enum Dead {
     NothingParsed(Duration),
     #[error("no data was acknowledged for {} s", .0.as_secs())]
     NothingAcknowledged(Duration),
-    #[error("the other side closed it")]
+    #[error("the other host closed it")]
     NotListed,
     #[error("replaced by a new connection")]
     Replaced,

@@ -1,5 +1,5 @@
 //! Data connections through further ssh logins, for networks where only ssh's port is open. Each
-//! login has its own TCP connection and window, so that several logins carry more than one.
+//! login has its own TCP connection and window, so that several logins are faster than one.
 //!
 //! A further login never prompts. The first one runs alone. If it is refused (it would need a
 //! password, or a confirmation of a key), there is no second one. If a login is refused before it
@@ -179,7 +179,9 @@ impl FurtherLogins {
             ));
         }
         let Some(stdout) = incoming.into_reader() else {
-            return Err(Failed::ForGood("the far end spoke out of turn".to_owned()));
+            return Err(Failed::ForGood(
+                "fastcp there sent an invalid message".to_owned(),
+            ));
         };
         let opened = async {
             stdin.write_all(&joining(&keyring.session)).await?;

@@ -80,13 +80,21 @@ fn windows_that_hold_streams_back_are_named_with_what_sets_them() {
     let hints = |newest| verdict(copy(), newest, start()).hints;
     assert_eq!(
         hints(newest),
-        ["net.ipv4.tcp_rmem caps each stream at 20.0 MB/s; 16 streams in use"]
+        [
+            "net.ipv4.tcp_rmem of the receiving host limits each of 16 streams to 20.0 MB/s; raise its \
+             maximum"
+        ]
     );
     let small = Sample {
         send_window: 31_000_000,
         ..newest
     };
-    assert!(hints(small)[0].starts_with("net.ipv4.tcp_wmem caps each stream at 19.4 MB/s"));
+    let hint = hints(small).remove(0);
+    assert!(
+        hint.starts_with("net.ipv4.tcp_wmem of the sending host limits each of"),
+        "{hint}"
+    );
+    assert!(hint.contains("to 19.4 MB/s"), "{hint}");
     assert!(
         hints(Sample {
             receive_window: 90_000_000,
@@ -114,8 +122,8 @@ fn what_the_user_forced_is_told_where_it_is_the_limit() {
     assert_eq!(
         verdict.hints,
         [
-            "--threads 2 was asked for; the sending host has 8 processors",
-            "zstd 9 was asked for; without --compress it is chosen as it pays",
+            "the sending host has 8 processors: leave out --threads 2",
+            "zstd 9 was set: leave out --compress to let fastcp choose",
         ]
     );
 }

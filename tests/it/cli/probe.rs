@@ -164,7 +164,7 @@ fn a_key_that_only_adds_may_be_probed_and_one_that_only_reads_writes_nothing(cas
     assert!(found["write_bytes_per_s"].as_f64() > Some(0.0), "{found}");
     probe("far:/tmp").fails().says("this key reaches only");
     force(&format!("--confine '{dir}' --read-only"));
-    probe("far:.").exits(2).says("may read there and not write");
+    probe("far:.").exits(2).says("may only read (--read-only)");
     assert!(json(&probe("far:"))["write_bytes_per_s"].is_null());
     nothing_stays(&case.dst);
 }

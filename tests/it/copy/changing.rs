@@ -91,7 +91,7 @@ fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
         });
         let done = run.wait();
         writer.join().expect("the writer");
-        done.exits(7).says("while it was copied");
+        done.exits(7).says("during the copy");
     });
     assert_as_before(case);
 }
@@ -108,7 +108,7 @@ fn a_file_that_is_removed_or_replaced_is_never_called_whole(case: &Case) {
     for change in changes {
         let run = copy_under_way(case);
         change(&case.src);
-        run.wait().exits(7).says("while it was copied");
+        run.wait().exits(7).says("during the copy");
         assert_as_before(case);
     }
 }
@@ -129,7 +129,7 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
     // Exit 9, or 1 where one or two files vanished while they were read.
-    run.wait().fails().says("vanished");
+    run.wait().fails().says("removed");
     assert_eq!(into.read("a"), tree.read("a"));
     assert!(into.partials().is_empty());
 }

@@ -247,7 +247,7 @@ fn a_tree_that_changes_all_the_time_fails_by_the_entry(case: &Case) {
             println!("{:?} seed {seed} live {is_live}: exit {code}", case.way);
         }
         assert!(CODES.contains(&code), "seed {seed}: {done}");
-        done.never_says("broke the protocol");
+        done.never_says("an invalid message");
         if is_live {
             // A file that is written while it is read may contain parts of both versions.
             case.remember();
@@ -271,7 +271,7 @@ fn a_tree_that_is_renamed_under_way_fails_by_the_entry(case: &Case) {
     let done = run.wait();
     let code = done.code.unwrap_or(-1);
     assert!(CODES.contains(&code), "{done}");
-    done.never_says("broke the protocol");
+    done.never_says("an invalid message");
     assert_modes_are_final(&case.dst.0.join("tree"));
 }
 
@@ -295,7 +295,7 @@ fn a_hard_link_that_goes_leaves_the_other_name_alone(case: &Case) {
     let done = run.wait();
     let code = done.code.unwrap_or(-1);
     assert!(CODES.contains(&code), "{done}");
-    done.never_says("broke the protocol");
+    done.never_says("an invalid message");
     for number in 0..200 {
         let (want, got) = (noise(number, 100_000), case.dst.path("tree/d"));
         // The file system decides which of the two names comes first.

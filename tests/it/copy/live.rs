@@ -135,7 +135,7 @@ fn files_that_vanish_before_they_are_opened_are_no_failure(case: &Case) {
     for number in 0..FILES {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
-    run.wait().succeeds().says("vanished");
+    run.wait().succeeds().says("was removed");
     let come = into.dir("small").names();
     assert!(come.len() < FILES as usize, "none of them vanished in time");
     assert_eq!(into.read("a"), tree.read("a"));

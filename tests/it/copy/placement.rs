@@ -152,7 +152,7 @@ fn too_little_space_is_told_before_the_first_byte(case: &Case) {
             .run()
             .exits(8)
             .says("space")
-            .says("9.4 MB")
+            .says("9.44 MB")
             .says("free");
     }
     assert_eq!(disk.dir.read("there"), b"old");

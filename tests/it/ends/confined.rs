@@ -92,7 +92,7 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
     let to = here.0.display().to_string();
     copy(case, &[], "far:secret", &to)
         .exits(2)
-        .says("may write there and not read");
+        .says("may only write (--write-only)");
     assert!(here.names().is_empty());
     let guess = case.src.file("secret", secret).display().to_string();
     // The replies to a right and a wrong guess are equal.
@@ -281,7 +281,7 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
     let file = case.scratch.file("a", "one").display().to_string();
     copy(case, &[], &file, "far:data/a")
         .exits(2)
-        .says("may read there and not write");
+        .says("may only read (--read-only)");
     assert!(!dir.has("a"));
 }
 

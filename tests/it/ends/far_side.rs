@@ -99,7 +99,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     );
     assert!(remove(case).contains(&format!("far: removed {shown}/fastcp")));
     assert!(!case.home.has(".cache/fastcp"));
-    assert_eq!(remove(case), "far: nothing was placed there\n");
+    assert_eq!(remove(case), "far: nothing was installed there\n");
 }
 
 fn every_login_shell_is_understood(case: &Case) {
@@ -291,7 +291,7 @@ fn another_machine_gets_its_own_program(case: &Case) {
     refused
         .exits(4)
         .says("aarch64")
-        .says(&format!("~/{kept}/fastcp here"));
+        .says(&format!("~/{kept}/fastcp on this machine"));
     // In fact the host is this machine, so this machine's program runs there.
     case.home.dir(kept);
     std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");

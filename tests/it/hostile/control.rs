@@ -52,7 +52,7 @@ fn garbage_on_control_ends_the_copy() {
     for said in said {
         pull_case(|case| {
             let done = told(case, &said);
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(case.dst.dir("tree").names().is_empty(), "{said:?}");
             let peak = done.peak_rss_bytes() / MIB as u64;
             assert!(peak < 70, "took {peak} MiB");
@@ -98,7 +98,7 @@ fn messages_within_messages_end_the_copy() {
     });
     pull_case(|case| {
         let done = told(case, &encode(&relayed(Message::Done(()))));
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
     });
 }
 
@@ -127,7 +127,7 @@ fn messages_out_of_place_end_the_copy() {
     for said in said {
         pull_case(|case| {
             let done = told(case, &encode(&said));
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
         });
     }
 }
@@ -139,7 +139,7 @@ fn entries_before_the_roots_end_the_copy() {
             server.entries(vec![directory(1, 0, "tree")]);
             server.finish();
         });
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
         assert!(case.dst.names().is_empty());
     });
 }

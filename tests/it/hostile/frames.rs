@@ -78,7 +78,7 @@ fn a_wrong_digest_is_refused_and_three_times_is_the_end() {
             server.send(0, &frame);
             close(server, content);
         });
-        held_out(&done).exits(6).says("failed verification");
+        held_out(&done).exits(6).says("arrived damaged");
         case.sweep();
         assert!(case.dst.names().is_empty());
     });
@@ -236,7 +236,7 @@ fn when_every_stream_brings_nonsense_the_copy_ends() {
             }
             server.beat_for(Duration::from_secs(25));
         });
-        held_out(&done).exits(5).says("data connections were lost");
+        held_out(&done).exits(5).says("streams were lost");
         assert!(case.dst.names().is_empty());
     });
 }
@@ -330,7 +330,7 @@ fn a_range_that_the_file_does_not_have_ends_the_copy() {
                 let frame = server.keys.frame(place, digest, &data);
                 server.send(0, &frame);
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(case.dst.names().is_empty());
         });
     }
@@ -360,7 +360,7 @@ fn ranges_that_overlap_end_the_copy() {
                 server.control.hear_until(acked);
                 overlap(server, content);
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(case.dst.names().is_empty());
         });
     }

@@ -175,7 +175,7 @@ fn an_entry_that_comes_twice_ends_the_copy() {
                     entry(2, 1, "b", kind.clone(), 0),
                 ]);
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(!case.dst.has("tree/b"));
         });
     }
@@ -183,11 +183,11 @@ fn an_entry_that_comes_twice_ends_the_copy() {
         let done = pull_tree(case, |server| {
             server.entries(vec![file(2, 1, "a", 9), file(2, 1, "b", 9)]);
         });
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
     });
     pull_case(|case| {
         let done = pull_tree(case, |server| server.entries(vec![directory(1, 1, "a")]));
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
     });
 }
 
@@ -299,7 +299,7 @@ fn what_belongs_to_no_directory_ends_the_copy() {
                 let done = pull_tree(case, |server| {
                     server.entries(vec![entry(2, parent, "stray", kind.clone(), 0)]);
                 });
-                held_out(&done).exits(13).says("broke the protocol");
+                held_out(&done).exits(13).says("an invalid message");
                 assert_eq!(case.dst.names(), ["tree"]);
             });
         }

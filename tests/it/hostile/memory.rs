@@ -46,7 +46,7 @@ fn the_longest_lists_take_little_memory_at_a_receiver() {
                 }
                 server.finish();
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             let peak = done.peak_rss_bytes();
             let number = u16::from_le_bytes([said[0][0], said[0][1]]);
             assert!(peak < MOST, "{number}: {} MiB", peak / MIB as u64);
@@ -71,7 +71,7 @@ fn the_longest_lists_take_little_memory_at_a_sender() {
                 }
                 server.finish();
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             let peak = done.peak_rss_bytes();
             assert!(peak < MOST, "{number}: {} MiB", peak / MIB as u64);
         });
@@ -141,7 +141,7 @@ fn words_wait_outside_of_a_sender_whose_disk_hangs() {
             inject.wait_until_struck(1);
             say_until_full(&mut server, &inject, 100);
         });
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
         let peak = done.peak_rss_bytes();
         assert!(peak < MOST, "{} MiB", peak / MIB as u64);
     });

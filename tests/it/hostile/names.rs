@@ -45,7 +45,7 @@ fn an_entry_with_a_name_that_is_none_ends_the_copy() {
                     server.control.bytes(&bytes);
                     server.finish();
                 });
-                held_out(&done).exits(13).says("broke the protocol");
+                held_out(&done).exits(13).says("an invalid message");
                 assert!(case.dst.dir("tree").names().is_empty());
             });
         }
@@ -67,7 +67,7 @@ fn a_root_with_a_name_that_is_none_ends_the_copy() {
                 server.control.bytes(&bytes);
                 server.finish();
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(case.dst.names().is_empty());
         });
     }
@@ -165,7 +165,7 @@ fn roots_that_were_not_asked_for_are_refused() {
                 }
                 server.finish();
             });
-            held_out(&done).exits(13).says("not asked for");
+            held_out(&done).exits(13).says("was not requested");
             assert_eq!(case.dst.names(), [""; 0], "{operand} {flags:?}");
         });
     }
@@ -179,7 +179,7 @@ fn the_roots_are_said_once() {
             server.roots(vec![root(1, "b", false)]);
             server.finish();
         });
-        held_out(&done).exits(13).says("broke the protocol");
+        held_out(&done).exits(13).says("an invalid message");
     });
 }
 
@@ -200,7 +200,7 @@ fn a_root_is_what_it_was_announced_as() {
                 server.all_sent(1);
                 server.finish();
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
             assert!(case.dst.names().is_empty(), "{kind:?}");
         });
     }
@@ -216,7 +216,7 @@ fn a_root_is_what_it_was_announced_as() {
                     server.all_sent(1);
                     server.finish();
                 });
-                held_out(&done).exits(13).says("broke the protocol");
+                held_out(&done).exits(13).says("an invalid message");
                 let is_there = case.dst.has("tree");
                 assert!(is_there == there && (!there || case.dst.meta("tree").is_dir()));
             });

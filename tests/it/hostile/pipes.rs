@@ -135,7 +135,7 @@ fn a_command_brings_no_name_of_its_own() {
                 server.roots(roots);
                 server.finish();
             });
-            held_out(&done).exits(13).says("not asked for");
+            held_out(&done).exits(13).says("was not requested");
             assert!(case.dst.names().is_empty());
         });
     }
@@ -174,7 +174,7 @@ fn a_receiver_of_a_stream_cannot_ask_for_parts_of_it() {
                     server.finish();
                 },
             );
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
         });
     }
 }

@@ -87,7 +87,7 @@ fn ranges_that_cannot_be_end_the_copy() {
                 server.control.hear_until(announced);
                 server.say(Message::Want(vec![Want { entry: 1, kind }]));
             });
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
         });
     }
 }
@@ -103,7 +103,7 @@ fn done_before_everything_was_sent_is_no_success() {
                     }
                     server.say(Message::Done(()));
                 });
-                held_out(&done).exits(13).says("broke the protocol");
+                held_out(&done).exits(13).says("an invalid message");
             });
         }
     }
@@ -135,7 +135,7 @@ fn acknowledgements_of_what_was_never_sent_end_the_copy_or_change_nothing() {
     for said in impossible {
         push_case(|case| {
             let done = pushed(case, &[], "big", |server| server.say(said.clone()));
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
         });
     }
     let ignored = [
@@ -170,7 +170,7 @@ fn what_only_a_sender_says_ends_the_copy() {
     ] {
         push_case(|case| {
             let done = pushed(case, &[], "tree", |server| server.say(said.clone()));
-            held_out(&done).exits(13).says("broke the protocol");
+            held_out(&done).exits(13).says("an invalid message");
         });
     }
 }
@@ -197,7 +197,7 @@ fn a_chunk_is_sent_three_times_and_no_more() {
             }
             server.leave();
         });
-        readable(&done).says("failed verification").exits(5);
+        readable(&done).says("arrived damaged").exits(5);
     });
 }
 
@@ -296,7 +296,7 @@ fn a_port_where_nobody_listens_is_said() {
                 server.landed_as(vec![b"there".to_vec()]);
                 server.finish();
             });
-            held_out(&done).exits(3).says("no data connection");
+            held_out(&done).exits(3).says("no stream");
         });
     }
 }
@@ -321,7 +321,7 @@ fn somebody_else_at_the_data_port_gets_nothing_and_is_told_from_the_server() {
                     server.finish();
                 },
             );
-            held_out(&done).exits(3).says("no data connection");
+            held_out(&done).exits(3).says("no stream");
         });
     });
 }
@@ -350,6 +350,6 @@ fn a_stream_that_talks_back_is_dropped() {
             }
             server.beat_for(Duration::from_secs(25));
         });
-        held_out(&done).exits(5).says("data connections were lost");
+        held_out(&done).exits(5).says("streams were lost");
     });
 }

@@ -348,7 +348,7 @@ fn a_file_that_changed_while_it_was_read_is_read_once_more() {
             });
             match changes {
                 1 => done.succeeds(),
-                _ => done.exits(7).says("grew while it was copied"),
+                _ => done.exits(7).says("grew during the copy"),
             };
         });
     }

@@ -217,7 +217,7 @@ fn a_stream_that_is_cut_is_not_begun_again(case: &Case) {
     server_at(case, &case.dst).kill();
     let done = run.wait();
     done.exits(5)
-        .says("cannot be read again")
+        .says("so it cannot be resumed")
         .never_says("logging in again");
     case.sweep();
 }
@@ -339,8 +339,7 @@ fn where_neither_lets_the_other_in_data_passes_through_here() {
             net.open_only(At::Near, &["22"], wall);
             goes(&arrives(case, &["-l", "24000"]), "through this host");
             let done = case.copy(&["--route", "direct"], "a", "b");
-            done.exits(3)
-                .says("no data connection between near and far");
+            done.exits(3).says("no stream between near and far");
         });
     }
 }

@@ -297,7 +297,7 @@ fn ports_that_are_open_are_used_and_when_all_are_taken_the_next_route_is() {
             .says("not direct")
             .says("further ssh logins");
         let done = case.copy(&["--ports", "9001", "--route", "direct"], "a", "b");
-        done.exits(3).says("no data connection");
+        done.exits(3).says("no stream");
     });
 }
 

@@ -192,6 +192,31 @@ fn a_rate_limit_that_was_lifted_is_not_blamed(case: &Case) {
 
 fn a_limit_that_several_hosts_share_is_blamed_for_each(case: &Case) {
     case.src.file("a", noise(1, 3 * MIB));
+    // A copy that took longer than the lower rate explains was held up by the machine as well, and
+    // its verdict may say so.
+    let longest = 2.0 * 3.0 * MIB as f64 / 500_000.0;
+    for _ in 0..3 {
+        let told = shared_limit(case);
+        let limits = told.iter().map(|it| &it["verdict"]["limit"]);
+        if limits.clone().all(|limit| limit == "rate_limit") {
+            for it in &told {
+                // Which rate the sentence names varies with the machine.
+                let sentence = it["verdict"]["sentence"].as_str().expect("a sentence");
+                assert!(sentence.contains("--bwlimit"), "{sentence}");
+            }
+            return;
+        }
+        let is_slow = |it: &Value| number(&it["data_seconds"]) > longest;
+        assert!(told.iter().any(is_slow), "{told:?}");
+        for name in ["a", "b"] {
+            std::fs::remove_file(case.dst.path(name)).expect("remove a copy");
+        }
+    }
+    panic!("the machine was too slow each time");
+}
+
+/// Copies to two hosts at a rate that is raised in the middle. Returns what each copy says.
+fn shared_limit(case: &Case) -> Vec<Value> {
     let file = case.scratch.file("rate", "500k");
     let limit = format!("@{}", file.display());
     let run = case.fastcp().args(["--bwlimit", &limit, "--json", "-v"]);
@@ -206,13 +231,8 @@ fn a_limit_that_several_hosts_share_is_blamed_for_each(case: &Case) {
     done.succeeds().says("rate: at most 1.00 MB/s");
     let text = done.stdout_text();
     assert_eq!(text.lines().count(), 2, "{text}");
-    // Which rate the sentence names varies with the machine.
-    for line in text.lines() {
-        let told: Value = serde_json::from_str(line).expect("JSON");
-        assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
-        let sentence = told["verdict"]["sentence"].as_str().expect("a sentence");
-        assert!(sentence.contains("--bwlimit"), "{sentence}");
-    }
+    let lines = text.lines().map(serde_json::from_str);
+    lines.collect::<Result<_, _>>().expect("JSON")
 }
 
 fn the_verdict_names_the_limit_that_was_asked_for(case: &Case) {

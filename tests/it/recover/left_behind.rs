@@ -59,7 +59,7 @@ fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
     let told = format!(
         "fastcp: {}: cannot remove the journal of this copy: operation not permitted; the file is \
          no longer needed, delete it by hand\n",
-        journal.display()
+        case.to(&journal).display()
     );
     done.succeeds().says(&told);
     assert_eq!(done.stderr.matches("journal of").count(), 1, "{done}");

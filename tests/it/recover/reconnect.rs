@@ -131,7 +131,7 @@ fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     rustix::process::kill_process(server.pid, Signal::TERM).expect("end the server");
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (the far end was ended there by signal 15)");
+    done.says("connection to far lost (fastcp there was ended by signal 15)");
 }
 
 /// A stopped server notices neither the end of its ssh nor a request to end. As the receiver it
@@ -425,7 +425,7 @@ fn a_broken_protocol_is_not_tried_again(case: &Case) {
     let command = format!("'{}'", case.scratch.path("far end").display());
     case.copy(&["--remote-path", &command], "a", "a")
         .exits(13)
-        .says("broke the protocol")
+        .says("an invalid message")
         .never_says("logging in again");
     let starts = std::fs::read_to_string(log).expect("it was started");
     assert_eq!(starts.lines().count(), 1);

@@ -134,7 +134,7 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     std::thread::sleep(Duration::from_secs(8));
     held.release();
     let done = copy.wait();
-    done.exits(7).says("while it was copied");
+    done.exits(7).says("during the copy");
     done.never_says("nothing was heard");
     assert_eq!(into.names(), [""; 0]);
 }
