@@ -9,7 +9,8 @@ use super::window::{Rates, Workers, between};
 use crate::units;
 
 /// The share of a limit in use from which on it held the copy back. A smaller share suffices where
-/// the network was the busiest stage, since the start and the end of a copy count too.
+/// the network was the busiest stage, or none was busy: the start and the end of a copy count too,
+/// and so does a busy machine.
 const SPENT: f64 = 0.9;
 const SPENT_MOSTLY: f64 = 0.7;
 
@@ -101,7 +102,8 @@ impl RateLimit {
 fn is_spent(limit: u64, rates: &Rates) -> bool {
     let part = rates.admitted / limit as f64;
     let stage = busiest(&Shares::of(rates));
-    part >= SPENT || (part >= SPENT_MOSTLY && stage == Some(Bottleneck::Network))
+    let is_possible = stage.is_none_or(|stage| stage == Bottleneck::Network);
+    part >= SPENT || (part >= SPENT_MOSTLY && is_possible)
 }
 
 #[cfg(test)]
