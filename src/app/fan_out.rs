@@ -23,7 +23,6 @@ use crate::session::runtime::runtime;
 use crate::session::{host, operands};
 use crate::source::Broadcast;
 use crate::transport::rate_limit::RateLimiter;
-use crate::units::size;
 
 pub use crate::pipeline::send::cache::HOSTS_MAX;
 
@@ -98,9 +97,9 @@ pub fn check(request: &Request) -> Result<()> {
         format!("give --memory {}Mi, or ", enough.div_ceil(1 << 20))
     });
     Err(Error::usage(format!(
-        "{} of memory is too little for {dests} destinations: {advice}copy to them in several \
+        "{}Mi of memory is too little for {dests} destinations: {advice}copy to them in several \
          runs",
-        size(memory)
+        memory >> 20
     )))
 }
 

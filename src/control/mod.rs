@@ -21,6 +21,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use room::{Room, RoomShare};
 
+use crate::error::reason_of;
 use crate::wire::greeting::{self, Greeting};
 use crate::wire::hello::{BadHello, Hello, LINE_MAX, MAGIC, NOISE_MAX};
 use crate::wire::message::{BadMessage, HEADER_LEN, Message, parse_header};
@@ -46,7 +47,7 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum ControlError {
     #[error("the ssh connection was closed")]
     Closed,
-    #[error("the ssh connection failed: {0}")]
+    #[error("the ssh connection failed: {}", reason_of(.0))]
     Io(#[from] io::Error),
     #[error("fastcp there sent an invalid message: {0}")]
     BadMessage(#[from] BadMessage),

@@ -130,13 +130,7 @@ impl Sender {
 
     /// Closes files and waits for changed files, until the copy ends.
     pub fn care(&self) {
-        let (reader, report, scheduler) = (&self.reader, &self.report, &self.scheduler);
-        Care {
-            reader,
-            report,
-            scheduler,
-        }
-        .run();
+        Care::new(&self.reader).run();
     }
 
     /// Runs a worker, which turns plans into frames until the copy ends.

@@ -244,8 +244,10 @@ impl Bootstrap<'_> {
         match hello.program == program.digest() {
             true => Ok(hello),
             false => Err(self
-                .refusal("a different fastcp started than the one that was sent; run fastcp --remove HOST: \
-                     and try again")
+                .refusal(
+                    "a different fastcp started than the one that was sent; run fastcp --remove \
+                     HOST: and try again",
+                )
                 .into()),
         }
     }

@@ -209,10 +209,12 @@ fn is_tune(message: &Message) -> bool {
     matches!(message, Message::Tune(_))
 }
 
-/// Adds the host to an error of the server that names no file.
+/// Adds the host to an error of the server that names no file. A lost connection and a signal are
+/// reported with the host in any case.
 fn named(error: Error, host: Option<&str>) -> Error {
+    let is_named = matches!(error.kind, Kind::Lost | Kind::Signal(_));
     match host {
-        Some(host) if error.side == Side::Here && !matches!(error.kind, Kind::Signal(_)) => Error {
+        Some(host) if error.side == Side::Here && !is_named => Error {
             message: format!("{host}: {}", error.message),
             ..error
         },

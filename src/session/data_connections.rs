@@ -83,7 +83,7 @@ struct LossReport {
 struct LostConnection {
     registration: Registration,
     fate: Option<tokio::sync::oneshot::Sender<Fate>>,
-    cause: io::Error,
+    cause: String,
     is_whole: bool,
 }
 
@@ -96,7 +96,7 @@ impl LossReport {
             cause,
             is_whole,
         } = connection;
-        self.connection_set.set_cause(reason_of(&cause));
+        self.connection_set.set_cause(cause.clone());
         if let Some(reporter) = &self.reporter {
             reporter.detail(line);
         }
@@ -105,7 +105,7 @@ impl LossReport {
             let _ = fate.send(Fate {
                 was_proven: registration.stats.is_proven(),
                 carried: is_whole && registration.stats.bytes() >= CARRIED_MIN,
-                cause: reason_of(&cause),
+                cause,
             });
         }
     }
@@ -180,13 +180,13 @@ async fn send_frames(
         () = token.cancelled() => Err(why(&registration)),
     };
     let Err(cause) = ended else { return };
+    let cause = reason_of(&cause);
     let again = match sender.scheduler.connection_lost(number) {
         1 => "1 chunk is".to_owned(),
         again => format!("{again} chunks are"),
     };
     let stream = ConnectionName(id.stream);
-    let why = reason_of(&cause);
-    let line = format!("stream {stream} was lost ({why}); {again} sent again");
+    let line = format!("stream {stream} was lost ({cause}); {again} sent again");
     let lost = LostConnection {
         registration,
         fate,
@@ -259,8 +259,8 @@ async fn receive_frames(
     if receiver.acks().is_finished() {
         return;
     }
-    let (stream, why) = (ConnectionName(id.stream), reason_of(&cause));
-    let line = format!("stream {stream} was lost ({why})");
+    let cause = reason_of(&cause);
+    let line = format!("stream {} was lost ({cause})", ConnectionName(id.stream));
     let lost = LostConnection {
         registration,
         fate,

@@ -14,9 +14,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::bootstrap::{Bootstrap, NoHello};
+use super::control_reader::lost;
 use super::host_pin;
 use crate::control::{ControlError, Incoming, Outgoing, say_hello};
-use crate::error::{Error, Kind, Result, Side, reason_of};
+use crate::error::{Error, Kind, Result, Side};
 use crate::report::Reporter;
 use crate::session::context::ClientContext;
 use crate::session::converse::RunningEnd;
@@ -216,8 +217,7 @@ impl Met {
             let status = self.process.end(ABORT_PATIENCE).await;
             let words = self.words.last().await;
             let why = status.and_then(|status| ssh::why_lost(status, &words, self.rsh));
-            let message = format!("the ssh connection failed: {}", reason_of(&cause));
-            return Err(why.unwrap_or_else(|| Error::new(Kind::Lost, Side::Here, message)));
+            return Err(why.unwrap_or_else(|| lost(cause.into())));
         }
         let (control, _writer) = Outgoing::start(self.stdin);
         Ok(LoggedIn {

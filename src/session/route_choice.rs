@@ -198,6 +198,7 @@ impl RouteChooser<'_> {
             answer: self.answer(attempts),
         };
         let running = &attempts.running;
+        let may_ssh = !self.has_failed(Route::Ssh) && !running.has(Route::Ssh);
         let may_begin = |route: Route| match route {
             // Whoever recorded an opening on its way to a wrong address could replay it and read
             // the data that follows, if that has only a tag.
@@ -205,12 +206,9 @@ impl RouteChooser<'_> {
                 let may_reverse = self.suite != Suite::Tag && !self.has_failed(route);
                 may_reverse && !running.has(route)
             }
-            Route::Ssh | Route::Inband => !self.has_failed(Route::Ssh) && !running.has(Route::Ssh),
+            Route::Ssh | Route::Inband => may_ssh,
             // Together with ssh. It is dialled even if it failed before: it may work again.
-            Route::Direct => {
-                let may_ssh = !self.has_failed(Route::Ssh) && !running.has(Route::Ssh);
-                may_ssh && !running.has(route)
-            }
+            Route::Direct => may_ssh && !running.has(route),
         };
         let steps = attempts
             .choice

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use tokio::process::ChildStdout;
 use tokio::sync::watch;
 
-use crate::control::{Incoming, Outgoing};
+use crate::control::{ControlError, Incoming, Outgoing};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Entry;
 use crate::progress::{Counts, Phase};
@@ -40,9 +40,8 @@ pub struct RelayEnd {
 impl RelayEnd {
     /// The server has closed control.
     pub fn lost(end: RelaySide) -> RelayEnd {
-        let message = "the control connection was closed";
         RelayEnd {
-            error: Error::new(Kind::Lost, Side::Here, message),
+            error: lost(ControlError::Closed),
             at: Some(end),
         }
     }

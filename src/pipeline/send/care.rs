@@ -40,14 +40,22 @@ impl Settling {
     }
 }
 
-/// Runs the care thread.
+/// What the care thread needs of the sender.
 pub(super) struct Care<'a> {
-    pub reader: &'a SendReader,
-    pub report: &'a SendReport,
-    pub scheduler: &'a Scheduler,
+    reader: &'a SendReader,
+    report: &'a SendReport,
+    scheduler: &'a Scheduler,
 }
 
 impl Care<'_> {
+    pub(super) fn new(reader: &SendReader) -> Care<'_> {
+        Care {
+            reader,
+            report: reader.report(),
+            scheduler: reader.report().scheduler(),
+        }
+    }
+
     /// Closes files and waits for changed files, until the copy ends.
     pub(super) fn run(&self) {
         let mut settling: Vec<Settling> = Vec::new();

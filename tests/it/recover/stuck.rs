@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::{LEN, RecordBody};
+use fastcp::journal::record::RecordBody;
 use rustix::process::Signal;
 
 use crate::support::ending::ends_on;
@@ -33,17 +33,9 @@ const SLOW: [&str; 5] = [
 /// The receiver has discarded the written data of a file.
 fn has_dropped(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
-    let (records, _) = content.as_chunks::<LEN>();
-    let key = records
-        .first()
-        .and_then(|header| journals::key(journal, header));
-    let Some(key) = key else {
-        return false;
-    };
-    let mut bodies = records
-        .iter()
-        .filter_map(|record| RecordBody::decode(record, &key));
-    bodies.any(|body| matches!(body, RecordBody::Dropped(_)))
+    let bodies = journals::bodies(journal, &content);
+    let is_dropped = |body: &RecordBody| matches!(body, RecordBody::Dropped(_));
+    bodies.iter().any(is_dropped)
 }
 
 /// The source grows and is read again, once the writes of the first read have returned. Later

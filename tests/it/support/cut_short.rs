@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use fastcp::journal::record::{LEN, RecordBody};
+use fastcp::journal::record::RecordBody;
 use rustix::process::{Signal, kill_process};
 
 use super::procs::{self, until};
@@ -34,18 +34,12 @@ pub(crate) fn aged() {
 /// True if this journal records a third of the copy.
 pub(crate) fn has_third(journal: &Path) -> bool {
     let content = std::fs::read(journal).unwrap_or_default();
-    let (records, _) = content.as_chunks::<LEN>();
-    let key = records
-        .first()
-        .and_then(|header| journals::key(journal, header));
-    let Some(key) = key else {
-        return false;
-    };
-    let len = |record| match RecordBody::decode(record, &key) {
-        Some(RecordBody::Chunk(_, chunk)) if chunk.digest.is_some() => chunk.len as usize,
+    let len = |body: &RecordBody| match body {
+        RecordBody::Chunk(_, chunk) if chunk.digest.is_some() => chunk.len as usize,
         _ => 0,
     };
-    records.iter().map(len).sum::<usize>() > SIZE / 3
+    let bodies = journals::bodies(journal, &content);
+    bodies.iter().map(len).sum::<usize>() > SIZE / 3
 }
 
 /// Bytes on disk of all files below `dir`; names may change during the walk.

@@ -10,19 +10,23 @@ use fastcp::journal::record::{ChecksumKey, JournalSession, LEN, Record, RecordBo
 /// The byte ranges that a journal records as written, in the order of the writes.
 pub(crate) fn recorded(path: &Path) -> Vec<Range<u64>> {
     let content = std::fs::read(path).expect("read the journal");
+    let chunks = bodies(path, &content).into_iter();
+    let chunks = chunks.filter_map(|body| match body {
+        RecordBody::Chunk(_, chunk) => Some(chunk.offset..chunk.offset + chunk.len),
+        _ => None,
+    });
+    chunks.collect()
+}
+
+/// The valid records of the journal at `path` with this content.
+pub(crate) fn bodies(path: &Path, content: &[u8]) -> Vec<RecordBody> {
     let (records, _) = content.as_chunks::<LEN>();
     // The journal is empty for a moment after its creation.
     let Some(key) = records.first().and_then(|header| key(path, header)) else {
         return Vec::new();
     };
-    let bodies = records
-        .iter()
-        .filter_map(|record| RecordBody::decode(record, &key));
-    let chunks = bodies.filter_map(|body| match body {
-        RecordBody::Chunk(_, chunk) => Some(chunk.offset..chunk.offset + chunk.len),
-        _ => None,
-    });
-    chunks.collect()
+    let decode = |record| RecordBody::decode(record, &key);
+    records.iter().filter_map(decode).collect()
 }
 
 /// Makes the journal's first session one from before the last boot.
