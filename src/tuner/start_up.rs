@@ -117,8 +117,11 @@ impl StartUp {
         }
     }
 
+    /// True before the first step of the copy's first rise, when only the first windows are on
+    /// their way. A later rise goes up step by step.
     fn is_first_step(&self, at_work: u16) -> bool {
-        at_work == AT_WORK_FIRST && self.target.is_some_and(|target| target > at_work)
+        let is_due = self.target.is_some_and(|target| target > at_work);
+        is_due && at_work == AT_WORK_FIRST && self.until.is_none()
     }
 
     /// Starts all usual connections at once if the first windows were acknowledged so soon that
@@ -166,9 +169,9 @@ impl StartUp {
             return false;
         }
         self.confirmed_at = newest.confirmed_bytes + confirming(&newest);
-        let by = match *at_work {
-            ..=AT_WORK_FIRST => FIRST_STEP,
-            _ => STEP,
+        let by = match self.is_first_step(*at_work) {
+            true => FIRST_STEP,
+            false => STEP,
         };
         let most = if *at_work < usual {
             target.min(usual)
@@ -179,7 +182,8 @@ impl StartUp {
         true
     }
 
-    /// Parks connections that a slow link does not need: their bytes only wait in its queue.
+    /// Parks connections that a slow link does not need: their bytes only wait in its queue. Two
+    /// remain, since one alone leaves the link idle after its first losses.
     pub(super) fn shrink(
         &mut self,
         now: Duration,
@@ -195,7 +199,7 @@ impl StartUp {
             return None;
         }
         let holds = HOLDS * rates.wire * network.round_trip_min.as_secs_f64();
-        let fit = ((holds / PART) as u16).max(1);
+        let fit = ((holds / PART) as u16).max(AT_WORK_FIRST);
         // The rate is not the same in every second.
         if decision.streams <= fit.saturating_add(fit / 4) {
             if let Some((wire, _)) = &mut network.full {
