@@ -11,8 +11,8 @@ use fastcp::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
 use fastcp::codec::{Codec, Compress, Decoder, Encoder};
 use fastcp::digest;
 use fastcp::seal::{Direction, Opener, Sealer, Secret, Suite};
+use fastcp::wire::SealedChunk;
 use fastcp::wire::frame::{FrameHeader, FrameLimits};
-use fastcp::wire::sealed::SealedChunk;
 
 const CODECS: [(&str, Compress); 4] = [
     ("none", Compress::None),

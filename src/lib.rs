@@ -34,74 +34,67 @@
 //! | 21 | `dest::temporary` | `Temporary::create`: a file beside the final name |
 //! | | | *— ssh: `Want` goes back through rows 8 to 13 —* |
 //! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::control::SendControl::answer); [`part`](pipeline::send::control::SendControl::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
-//! | 23 | `digest::tree` | [`Tree::new`](digest::Tree::new) |
+//! | 23 | [`digest`] | [`Tree::new`](digest::Tree::new) |
 //! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): what the receiver has is not sent |
 //!
-//! Then each chunk of the file goes this way:
+//! A worker chooses the next chunk of the file:
 //!
 //! | # | file | what it does | gives |
 //! |---|---|---|---|
-//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work), a worker: [`frame_for`](pipeline::send::Sender::frame_for), then [`push`](pipeline::send::Sender::push) | |
+//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) does rows 30 to 37, [`push`](pipeline::send::Sender::push) rows 38 and 39 | |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
 //! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
-//! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | |
-//! | 30 | [`pipeline::send::plan`] | [`Plan::new`](pipeline::send::plan::Plan::new) | `Plan` |
-//! | 31 | [`chunk::pool`] | [`Pool::take_blocking`](chunk::Pool::take_blocking): the memory budget | `Buffer` |
-//! | 32 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for): no cache with one host; later [`encode`](pipeline::send::chunk_maker::ChunkMaker::encode) | |
-//! | 33 | [`pipeline::send::read`] | [`read_piece`](pipeline::send::read::SendReader::read_piece); then [`cover`](pipeline::send::read::SendReader::cover) | |
-//! | 34 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
-//! | 35 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes | `Digest` |
-//! | 36 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
-//! | 37 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method; later [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) | |
-//! | 38 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
-//! | 39 | [`wire::sealed`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the frame, around the data | `SealedChunk` |
-//! | 40 | [`wire::frame`] | [`FrameHeader::of`](wire::frame::FrameHeader::of): the fixed header | |
-//! | 41 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | |
-//! | 42 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
-//! | 43 | [`transport::connection::send`] | [`send`](transport::connection::send::send), a task: a free connection takes the next frame | |
-//! | 44 | [`session::data_connections`] | [`Sent::taken`](transport::connection::send::Sent::taken) tells rows 26 and 37 which connection has it | |
-//! | 45 | [`transport::rate_limit`] | [`RateLimiter::admit`](transport::rate_limit::RateLimiter::admit) | |
-//! | 46 | [`transport::connection::duplex`] | [`WriteLink`](transport::connection::duplex::WriteLink) writes it to the socket | bytes |
-//! | | | *— network —* | |
-//! | 47 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
-//! | 48 | [`transport::connection::receive`] | [`recv`](transport::connection::receive::recv): header, then a buffer, then the rest | |
-//! | 49 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
-//! | 50 | [`chunk::pool`] | [`Pool::take`](chunk::Pool::take): no free buffer stops the reading | `Buffer` |
-//! | 51 | [`wire::sealed`] | [`SealedChunk::receive`](wire::SealedChunk::receive); [`open`](wire::SealedChunk::open) on the worker | `SealedChunk` |
-//! | 52 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
-//! | 53 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
-//! | 54 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
-//! | 55 | [`pipeline::receive::acks`] | [`comes`](pipeline::receive::acks::Acks::comes); at the end [`chunk`](pipeline::receive::acks::Acks::chunk) | |
-//! | 56 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): claims, writes, records and acknowledges it | |
-//! | 57 | [`chunk::split`] | [`is_subtree`](chunk::split::is_subtree): is it cut as a sender cuts? | |
-//! | 58 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
-//! | 59 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
-//! | 60 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
-//! | 61 | [`digest`] | [`of_range`](digest::of_range) once more | |
-//! | 62 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
-//! | 63 | `digest::tree` | [`add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
-//! | 64 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
-//! | 65 | `pipeline::receive::arrived` | `done`: no gap is left between the packs | |
-//! | 66 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): not yet | |
+//! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | [`Plan`](pipeline::send::plan::Plan) |
 //!
-//! The acknowledgement goes back. After the last chunk, the file gets its name:
+//! The chunk's way from the read to the rename:
+//!
+//! | # | file | what it does | gives |
+//! |---|---|---|---|
+//! | 30 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for): a buffer of the [pool](chunk::Pool), then rows 31 to 35 | `Buffer` |
+//! | 31 | [`pipeline::send::read`] | [`read_piece`](pipeline::send::read::SendReader::read_piece): rows 32 and 33 | |
+//! | 32 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
+//! | 33 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes; [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | `Digest` |
+//! | 34 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method | |
+//! | 35 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
+//! | 36 | [`wire::frame`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the [header](wire::frame::FrameHeader::of) and the frame, around the data | |
+//! | 37 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | `SealedChunk` |
+//! | 38 | [`pipeline::send::encoder_control`] | [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) in the queue | |
+//! | 39 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
+//! | 40 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame and writes it to the [socket](transport::connection::duplex::WriteLink) | bytes |
+//! | 41 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
+//! | | | *— network —* | |
+//! | 42 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
+//! | 43 | [`transport::connection`] | [`recv`](transport::connection::recv): header, then a [buffer](chunk::Pool::take), then the rest; no free buffer stops the reading | `Buffer` |
+//! | 44 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits; [`SealedChunk::receive`](wire::SealedChunk::receive) | `SealedChunk` |
+//! | 45 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 46 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
+//! | 47 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
+//! | 48 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): rows 49 to 56, then acknowledges it | |
+//! | 49 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
+//! | 50 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
+//! | 51 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
+//! | 52 | [`digest`] | [`of_range`](digest::of_range) once more | |
+//! | 53 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
+//! | 54 | [`digest`] | [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 55 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
+//! | 56 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified, and the sender has read all | |
+//! | 57 | [`pipeline::receive::files`] | after the last chunk, [`Files::close`](pipeline::receive::files::Files::close) compares the digests | |
+//! | 58 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) | |
+//! | 59 | `dest::commit` | `commit`: metadata, sync, rename | |
+//!
+//! The acknowledgement goes back, and at the end of the file the sender says so:
 //!
 //! | # | file | what it does |
 //! |---|---|---|
-//! | 67 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
-//! | 68 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |
-//! | 69 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
-//! | 70 | [`pipeline::send::read`] | [`end_file`](pipeline::send::read::SendReader::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
-//! | 71 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
-//! | 72 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest |
-//! | 73 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified |
-//! | 74 | [`pipeline::receive::jobs`] | `Job::Close`, unless the last chunk came after `EntryEnd` |
-//! | 75 | [`pipeline::receive::files`] | [`Files::close`](pipeline::receive::files::Files::close) compares the digests |
-//! | 76 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) |
-//! | 77 | `dest::commit` | `commit`: metadata, sync, rename |
+//! | 60 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
+//! | 61 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |
+//! | 62 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
+//! | 63 | [`pipeline::send::read`] | [`end_file`](pipeline::send::read::SendReader::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
+//! | 64 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
+//! | 65 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest; if the last chunk came before, it queues `Job::Close`, and row 57 follows |
 //!
-//! One worker does rows 25 to 42 of a chunk and one does rows 53 to 66, without a handover, while
+//! One worker does rows 26 to 39 of a chunk and one does rows 46 to 59, without a handover, while
 //! the chunk is in the CPU cache.
 //!
 //! Small files are not announced. They travel in packs, which contain their entries

@@ -6,9 +6,8 @@ pub mod greeting;
 pub mod hello;
 pub mod message;
 pub mod progress_report;
-pub mod sealed;
 
-pub use sealed::SealedChunk;
+pub use frame::SealedChunk;
 
 /// The protocol versions that this build speaks.
 pub const PROTOCOL_MIN: u16 = 1;

@@ -19,7 +19,7 @@ use fastcp::control::Incoming;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
 use fastcp::seal::{Direction, Opener, Secret, Suite};
 use fastcp::source::{Lookup, operand_path, pattern};
-use fastcp::transport::connection::receive::recv;
+use fastcp::transport::connection::recv;
 use fastcp::transport::connection::stats::ConnectionStats;
 use fastcp::wire::frame::FrameLimits;
 use fastcp::wire::greeting::Greeting;

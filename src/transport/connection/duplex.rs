@@ -5,12 +5,12 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 
 use super::kernel;
 use super::kernel::KernelFacts;
-use crate::transport::connection::linger;
 
 type Reader = Box<dyn AsyncRead + Send + Sync + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Sync + Unpin>;
@@ -117,6 +117,11 @@ impl WriteLink<'_> {
             WriteLink::Piped(writer) => writer.shutdown().await,
         }
     }
+}
+
+/// Makes the kernel deliver all written bytes even if the connection is dropped now.
+fn linger(socket: &TcpStream) -> io::Result<()> {
+    SockRef::from(socket).set_linger(None)
 }
 
 macro_rules! reads {

@@ -1,11 +1,9 @@
-//! Frames on connections: sending, receiving, and the opening that proves who is at the other end.
-//! This module does not know about files.
+//! Data connections: the task that sends frames on one, the task that receives them, and the
+//! handshake that proves who is at the other end. This module does not know about files.
 
 pub mod duplex;
 pub mod handshake;
 pub mod kernel;
-pub mod receive;
-pub mod send;
 pub mod stall;
 pub mod stats;
 
@@ -13,7 +11,19 @@ use std::io;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::interval;
+
+use self::duplex::{Duplex, ReadLink, WriteLink};
+use self::handshake::ExpectedAnswer;
+use self::stats::{ConnectionStats, Orders};
+use super::frames::{Frame, Frames};
+use super::rate_limit::RateLimiter;
+use crate::chunk::Pool;
+use crate::wire::SealedChunk;
+use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
 
 /// Keepalive probes begin after this much silence; they detect a host that vanished.
 const KEEPALIVE: Duration = Duration::from_secs(60);
@@ -37,7 +47,270 @@ pub fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel deliver all written bytes even if the connection is dropped now.
-fn linger(socket: &TcpStream) -> io::Result<()> {
-    SockRef::from(socket).set_linger(None)
+/// The owner of the chunks, which learns where each frame went.
+pub trait Sent: Send + Sync {
+    /// The connection has taken this frame; if it is lost now, the chunk must be sent again.
+    /// Returns false if the frame must not be sent, because its chunk arrived through another
+    /// connection.
+    fn taken(&self, stream: u16, header: &FrameHeader) -> bool;
+}
+
+/// How often the task reads the kernel's facts about the connection.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Where a connection takes its frames from.
+pub struct Supply {
+    /// Shared by all connections.
+    pub frames: Frames,
+    /// A fallback connection takes frames only while this is true.
+    pub gate: Option<watch::Receiver<bool>>,
+}
+
+impl Supply {
+    /// The next frame; None when there are no more. While the connection is parked or its gate is
+    /// closed, this waits.
+    async fn next(
+        &mut self,
+        stats: &ConnectionStats,
+        orders: &mut watch::Receiver<Orders>,
+    ) -> Option<Frame> {
+        loop {
+            let is_parked = orders.borrow_and_update().is_parked;
+            let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
+            let rests = is_parked || !self.gate.as_mut().is_none_or(is_open);
+            // A connection that gets a frame at once has not waited.
+            if !rests && let Some(frame) = self.frames.try_take() {
+                return Some(frame);
+            }
+            let _parked = rests.then(|| stats.park());
+            let _waiting = (!rests).then(|| stats.start_waiting());
+            tokio::select! {
+                frame = self.frames.take(), if !rests => return frame,
+                // This cannot fail: the statistics hold the sender.
+                _ = orders.changed() => {}
+                // The gate's sender ends with the session; this task then ends too.
+                changed = changed(&mut self.gate) => changed.ok()?,
+            }
+        }
+    }
+}
+
+/// Never completes if there is no gate.
+async fn changed(gate: &mut Option<watch::Receiver<bool>>) -> Result<(), watch::error::RecvError> {
+    match gate {
+        Some(gate) => gate.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Sends frames until there are no more or the connection is lost. In this version the other end
+/// sends nothing but its answer to the opening, if that is still `expected`. Frames may precede
+/// the answer: they are sealed, so a stranger cannot read them.
+pub async fn send(
+    stream: u16,
+    mut link: Duplex,
+    expected: Option<ExpectedAnswer>,
+    mut supply: Supply,
+    limit: &RateLimiter,
+    stats: &ConnectionStats,
+    owner: &dyn Sent,
+) -> io::Result<()> {
+    let (mut reader, mut writer) = link.split();
+    let ended = wait_for_end(&mut reader, expected, stats);
+    tokio::pin!(ended);
+    let mut orders = stats.orders();
+    loop {
+        let frame = tokio::select! {
+            frame = supply.next(stats, &mut orders) => match frame {
+                Some(frame) => frame,
+                None => return writer.finish().await,
+            },
+            ended = &mut ended => return Err(ended),
+        };
+        // There is no await between taking a frame and reporting it, so no frame is lost
+        // unnoticed.
+        if !owner.taken(stream, frame.header()) {
+            continue;
+        }
+        stats.take(frame.bytes().len());
+        tokio::select! {
+            written = write(&mut writer, frame.bytes(), limit, stats) => written?,
+            ended = &mut ended => return Err(ended),
+        }
+    }
+}
+
+async fn write(
+    writer: &mut WriteLink<'_>,
+    mut bytes: &[u8],
+    limit: &RateLimiter,
+    stats: &ConnectionStats,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let admitted = limit.admit(bytes.len()).await;
+        let (mut now, later) = bytes.split_at(admitted);
+        while !now.is_empty() {
+            match writer.write(now).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => {
+                    stats.add(written);
+                    now = &now[written..];
+                }
+            }
+        }
+        bytes = later;
+    }
+    Ok(())
+}
+
+async fn wait_for_end(
+    reader: &mut ReadLink<'_>,
+    expected: Option<ExpectedAnswer>,
+    stats: &ConnectionStats,
+) -> io::Error {
+    if let Some(expected) = expected
+        && let Err(error) = expected.answer(reader).await
+    {
+        return error;
+    }
+    stats.set_proven();
+    let mut orders = stats.orders();
+    let (mut congestion, mut pace, mut unsent_max) = (None, None, 0);
+    let mut looks = interval(LOOK);
+    let mut word = [0; 1];
+    loop {
+        let Orders {
+            congestion: wanted,
+            pace: wanted_pace,
+            ..
+        } = orders.borrow_and_update().clone();
+        if let Some(rate) = wanted_pace.filter(|_| wanted_pace != pace) {
+            if let Err(error) = reader.set_pace(rate) {
+                return error;
+            }
+            pace = wanted_pace;
+        }
+        if wanted != congestion {
+            // A congestion control that this user may not choose is ignored; the connection keeps
+            // its own.
+            if let Some(name) = &wanted {
+                let _ = reader.set_congestion(name);
+            }
+            congestion = wanted;
+        }
+        tokio::select! {
+            _ = looks.tick() => look(reader, stats, &mut unsent_max),
+            _ = orders.changed() => look(reader, stats, &mut unsent_max),
+            read = reader.read(&mut word) => return match read {
+                Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+                Ok(_) => io::Error::other("the receiver spoke on a data stream"),
+                Err(error) => error,
+            },
+        }
+    }
+}
+
+/// Stores the kernel's facts in the statistics and adjusts the bound on unsent bytes.
+fn look(reader: &ReadLink<'_>, stats: &ConnectionStats, unsent_max: &mut u32) {
+    let facts = reader.kernel();
+    stats.set_kernel(facts);
+    if let Some(facts) = facts
+        && facts.unsent_max() != *unsent_max
+    {
+        *unsent_max = facts.unsent_max();
+        reader.bound_unsent(*unsent_max);
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecvError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    BadFrame(#[from] BadFrame),
+    /// The copy is ending.
+    #[error("the copy is ending")]
+    Ending,
+}
+
+/// Hands on every frame until the connection ends between two frames or `hand_on` returns false.
+/// It takes a buffer only after a header has arrived, so that an idle connection holds none.
+pub async fn recv(
+    mut reader: impl AsyncRead + Unpin,
+    limits: &FrameLimits,
+    pool: &Pool,
+    stats: &ConnectionStats,
+    mut hand_on: impl FnMut(SealedChunk) -> bool,
+) -> Result<(), RecvError> {
+    let mut header = [0; HEADER_LEN];
+    loop {
+        if !read_header(&mut reader, &mut header).await? {
+            return Ok(());
+        }
+        stats.add(HEADER_LEN);
+        let parsed = FrameHeader::parse(&header, limits)?;
+        let buffer = {
+            let _waiting = stats.start_waiting();
+            pool.take().await.map_err(|_| RecvError::Ending)?
+        };
+        let mut frame = SealedChunk::receive(parsed, &header, buffer);
+        read_payload(&mut reader, frame.payload_mut(), stats).await?;
+        if !hand_on(frame) {
+            return Err(RecvError::Ending);
+        }
+    }
+}
+
+/// Returns false if the connection ends between two frames.
+async fn read_header(
+    reader: &mut (impl AsyncRead + Unpin),
+    header: &mut [u8; HEADER_LEN],
+) -> io::Result<bool> {
+    match reader.read(header).await? {
+        0 => Ok(false),
+        read => reader.read_exact(&mut header[read..]).await.map(|_| true),
+    }
+}
+
+/// Counts bytes as they arrive, so that a long frame on a slow link shows progress.
+async fn read_payload(
+    reader: &mut (impl AsyncRead + Unpin),
+    mut payload: &mut [u8],
+    stats: &ConnectionStats,
+) -> io::Result<()> {
+    while !payload.is_empty() {
+        match reader.read(payload).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => {
+                stats.add(read);
+                payload = &mut payload[read..];
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_length_beyond_the_limit_takes_no_buffer() {
+        let pool = Pool::new(1, 1 << 20);
+        let mut header = [0; HEADER_LEN];
+        header[0] = 1;
+        header[1] = 1;
+        header[52..56].copy_from_slice(&u32::MAX.to_le_bytes());
+        let limits = FrameLimits::new(1 << 20);
+        let end = recv(
+            &header[..],
+            &limits,
+            &pool,
+            &ConnectionStats::default(),
+            |_| true,
+        )
+        .await;
+        assert!(matches!(end, Err(RecvError::BadFrame(_))), "{end:?}");
+        assert_eq!(pool.free(), 1);
+    }
 }

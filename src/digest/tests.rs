@@ -1,6 +1,5 @@
 //! Files of critical and of random lengths, with their chunks in any order.
 
-use super::super::{NONE, of_range};
 use super::*;
 use proptest::prelude::*;
 
@@ -230,4 +229,26 @@ fn bytes_of_which_a_part_is_known_fill_the_rest() {
         tree.add_bytes(at, part, of_range(part, at, false));
     }
     assert_eq!(tree.root(), Some(*blake3::hash(&data).as_bytes()));
+}
+
+#[test]
+fn zeros_have_the_digest_of_their_bytes() {
+    for (offset, len, whole) in [
+        (0, 200_001, true),
+        (0, 0, false),
+        (4096, 4096, false),
+        (4096, 4097, false),
+        (100, 200, false),
+    ] {
+        let expected = of_range(&vec![0; len], offset, whole);
+        assert_eq!(
+            of_zeros(offset, len as u64, whole),
+            expected,
+            "{offset} {len}"
+        );
+    }
+    assert_eq!(
+        of_zeros(100, 200, false),
+        *blake3::hash(&[0; 200]).as_bytes()
+    );
 }
