@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
+use fastcp::algorithms::{Suite, TAG_LEN};
 use fastcp::chunk::CHUNK_SIZE;
 use fastcp::digest;
-use fastcp::seal::{Direction, Opener, Sealer, Secret, Suite, TAG_LEN};
+use fastcp::seal::{Direction, Opener, Sealer, Secret};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 

@@ -7,11 +7,12 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use fastcp::algorithms::{Codec, Compress, Suite};
 use fastcp::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
-use fastcp::codec::{Codec, Compress, Decoder, Encoder};
+use fastcp::codec::{Decoder, Encoder};
 use fastcp::digest;
-use fastcp::seal::{Direction, Opener, Sealer, Secret, Suite};
-use fastcp::wire::SealedChunk;
+use fastcp::seal::{Direction, Opener, Sealer, Secret};
+use fastcp::transport::frames::SealedChunk;
 use fastcp::wire::frame::{FrameHeader, FrameLimits};
 
 const CODECS: [(&str, Compress); 4] = [

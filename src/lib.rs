@@ -41,7 +41,7 @@
 //!
 //! | # | file | what it does | gives |
 //! |---|---|---|---|
-//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) does rows 30 to 37, [`push`](pipeline::send::Sender::push) rows 38 and 39 | |
+//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
 //! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
@@ -57,44 +57,46 @@
 //! | 33 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes; [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | `Digest` |
 //! | 34 | [`pipeline::send::encoder_control`] | [`next`](pipeline::send::encoder_control::EncoderControl::next): the method | |
 //! | 35 | `codec::encode` | [`encode_if_worthwhile`](codec::Encoder::encode_if_worthwhile): compresses if a sample shrinks | `EncodedChunk` |
-//! | 36 | [`wire::frame`] | [`SealedChunk::seal`](wire::SealedChunk::seal): the [header](wire::frame::FrameHeader::of) and the frame, around the data | |
-//! | 37 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | `SealedChunk` |
-//! | 38 | [`pipeline::send::encoder_control`] | [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) in the queue | |
-//! | 39 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
-//! | 40 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame and writes it to the [socket](transport::connection::duplex::WriteLink) | bytes |
-//! | 41 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
+//! | 36 | [`transport::frames`] | [`SealedChunk::seal`](transport::frames::SealedChunk::seal): the frame, around the data | |
+//! | 37 | [`wire::frame`] | [`FrameHeader::of`](wire::frame::FrameHeader::of): the fixed header | |
+//! | 38 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | `SealedChunk` |
+//! | 39 | [`pipeline::send::encoder_control`] | [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) in the queue | |
+//! | 40 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
+//! | 41 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame and writes it to the [socket](transport::connection::duplex::WriteLink) | bytes |
+//! | 42 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
 //! | | | *— network —* | |
-//! | 42 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
-//! | 43 | [`transport::connection`] | [`recv`](transport::connection::recv): header, then a [buffer](chunk::Pool::take), then the rest; no free buffer stops the reading | `Buffer` |
-//! | 44 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits; [`SealedChunk::receive`](wire::SealedChunk::receive) | `SealedChunk` |
-//! | 45 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
-//! | 46 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
-//! | 47 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
-//! | 48 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): rows 49 to 56, then acknowledges it | |
-//! | 49 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
-//! | 50 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
-//! | 51 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
-//! | 52 | [`digest`] | [`of_range`](digest::of_range) once more | |
-//! | 53 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
-//! | 54 | [`digest`] | [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
-//! | 55 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
-//! | 56 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified, and the sender has read all | |
-//! | 57 | [`pipeline::receive::files`] | after the last chunk, [`Files::close`](pipeline::receive::files::Files::close) compares the digests | |
-//! | 58 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) | |
-//! | 59 | `dest::commit` | `commit`: metadata, sync, rename | |
+//! | 43 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
+//! | 44 | [`transport::connection`] | [`recv`](transport::connection::recv): header, then a [buffer](chunk::Pool::take), then the rest; no free buffer stops the reading | `Buffer` |
+//! | 45 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
+//! | 46 | [`transport::frames`] | [`SealedChunk::receive`](transport::frames::SealedChunk::receive); [`open`](transport::frames::SealedChunk::open) on the worker | `SealedChunk` |
+//! | 47 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 48 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
+//! | 49 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
+//! | 50 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): rows 51 to 58, then acknowledges it | |
+//! | 51 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
+//! | 52 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
+//! | 53 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
+//! | 54 | [`digest`] | [`of_range`](digest::of_range) once more | |
+//! | 55 | `dest::partial` | [`Partial::write`](dest::Partial::write): pwrite at its offset | |
+//! | 56 | [`digest`] | [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | |
+//! | 57 | [`journal`] | [`Journal::chunk`](journal::Journal::chunk): the range is written | |
+//! | 58 | [`pipeline::receive::open_file`] | [`is_complete`](pipeline::receive::open_file::OpenFile::is_complete): every range is written and verified, and the sender has read all | |
+//! | 59 | [`pipeline::receive::files`] | after the last chunk, [`Files::close`](pipeline::receive::files::Files::close) compares the digests | |
+//! | 60 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) | |
+//! | 61 | `dest::commit` | `commit`: metadata, sync, rename | |
 //!
 //! The acknowledgement goes back, and at the end of the file the sender says so:
 //!
 //! | # | file | what it does |
 //! |---|---|---|
-//! | 60 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
-//! | 61 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |
-//! | 62 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
-//! | 63 | [`pipeline::send::read`] | [`end_file`](pipeline::send::read::SendReader::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
-//! | 64 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
-//! | 65 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest; if the last chunk came before, it queues `Job::Close`, and row 57 follows |
+//! | 62 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
+//! | 63 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |
+//! | 64 | [`pipeline::send::scheduler`] | [`settle_chunks`](pipeline::send::scheduler::Scheduler::settle_chunks): the chunk will not be retransmitted |
+//! | 65 | [`pipeline::send::read`] | [`end_file`](pipeline::send::read::SendReader::end_file), when all was read: did it change? Sends `EntryEnd` (rows 8 to 13) |
+//! | 66 | [`source::read`] | [`SourceFile::unchanged`](source::SourceFile::unchanged) |
+//! | 67 | [`pipeline::receive::entry_writer`] | `entry_end` notes the length and the digest; if the last chunk came before, it queues `Job::Close`, and row 59 follows |
 //!
-//! One worker does rows 26 to 39 of a chunk and one does rows 46 to 59, without a handover, while
+//! One worker does rows 26 to 40 of a chunk and one does rows 48 to 61, without a handover, while
 //! the chunk is in the CPU cache.
 //!
 //! Small files are not announced. They travel in packs, which contain their entries
@@ -129,13 +131,14 @@
 //! pipeline ....... the stages joined: queues, threads, back-pressure
 //! transport ...... connections: routes, dialling, frames on sockets
 //! ssh control .... the far end's process, typed messages   tokio starts here
-//! wire ........... message and frame formats, no I/O
-//! source codec seal dest journal tuner .... one job each, independent of each other; no tokio
+//! wire source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! progress dir command device cache .. commands at either end, block devices, the page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
 //! manifest ....... entries: files, directories, links, devices
+//! outcome ........ what a copy has done and found out
+//! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! guide .......... the pages of --help TOPIC
 //! error
@@ -217,6 +220,7 @@
 
 #![doc = include_str!("concurrency.md")]
 
+pub mod algorithms;
 pub mod app;
 pub mod byte_strings;
 pub mod cache;
@@ -233,6 +237,7 @@ pub mod error;
 pub mod guide;
 pub mod journal;
 pub mod manifest;
+pub mod outcome;
 pub mod pipe;
 pub mod pipeline;
 pub mod program;

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
-pub use counts::Counts;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::manifest::Totals;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
+use crate::algorithms::Suite;
 use crate::chunk::pack::TableForm;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
@@ -16,7 +17,7 @@ use crate::pipeline::context::Context;
 use crate::pipeline::failures::Failures;
 use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
-use crate::seal::{Direction, Opener, Sealer, Secret, Suite};
+use crate::seal::{Direction, Opener, Sealer, Secret};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::control_reader::ControlReader;
 use crate::session::converse::{RunningEnd, converse};
@@ -35,7 +36,7 @@ const CONTROL_BUFFER: usize = 64 << 10;
 pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
     let mut options = request.options.clone();
     // Nothing is transferred, so compression would cost time and gain nothing.
-    options.compress = crate::codec::Compress::None;
+    options.compress = crate::algorithms::Compress::None;
     let budget = Budget::new(&options, Some(1), CHUNK_SIZE)?;
     let found = operands::expand(request, client).await?;
     if found.is_nothing() {

@@ -2,7 +2,8 @@
 
 use zstd::bulk::Decompressor;
 
-use super::{Codec, lzma};
+use super::lzma;
+use crate::algorithms::Codec;
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 
 /// The chunk differs from its announcement.

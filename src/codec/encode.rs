@@ -3,7 +3,8 @@
 
 use zstd::bulk::Compressor;
 
-use super::{Codec, Compress, lzma};
+use super::lzma;
+use crate::algorithms::{Codec, Compress};
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::digest::Digest;

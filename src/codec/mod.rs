@@ -10,67 +10,14 @@ mod decode;
 mod encode;
 mod lzma;
 
-use serde::{Deserialize, Serialize};
-
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AUTO, Encoder};
 pub use lzma::{ENCODER_BYTES as LZMA_BYTES, LARGE_BYTES};
 
-/// A discriminant is the codec's number on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Codec {
-    None = 0,
-    /// One LZ4 block, without a frame.
-    Lz4 = 1,
-    /// One Zstandard frame.
-    Zstd = 2,
-    /// gzip's method, deflate, without a header.
-    Gzip = 3,
-    /// One LZMA2 stream without a header; its dictionary is as long as the chunk.
-    Lzma = 4,
-}
-
-impl Codec {
-    /// Numbers of the codecs that this build decodes.
-    pub const KNOWN: [u8; 5] = [0, 1, 2, 3, 4];
-
-    pub const fn number(self) -> u8 {
-        self as u8
-    }
-
-    pub const fn from_number(number: u8) -> Option<Codec> {
-        match number {
-            0 => Some(Codec::None),
-            1 => Some(Codec::Lz4),
-            2 => Some(Codec::Zstd),
-            3 => Some(Codec::Gzip),
-            4 => Some(Codec::Lzma),
-            _ => None,
-        }
-    }
-}
-
-/// The compression that the sender is asked to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Compress {
-    /// Compress chunks whose sample shrinks, by the method that suits the link. The sender finds
-    /// it while it copies, and begins with [`AUTO`].
-    #[default]
-    Auto,
-    None,
-    Lz4,
-    /// Level, -7 to 19.
-    Zstd(i32),
-    /// Level, 1 to 9.
-    Gzip(u32),
-    /// Level, 1 to 9, as in xz.
-    Lzma(u32),
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::{Codec, Compress};
     use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
     use proptest::prelude::*;
 

@@ -3,11 +3,11 @@
 //! workers.
 
 use super::send::scheduler::UNACKED_MAX;
+use crate::algorithms::{Compress, Method};
 use crate::chunk::Pool;
-use crate::codec::{Compress, LARGE_BYTES, LZMA_BYTES};
+use crate::codec::{LARGE_BYTES, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
-use crate::tuner::Method;
 use crate::units::size;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;

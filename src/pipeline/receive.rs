@@ -60,7 +60,7 @@ use super::worker_time::{Activity, WorkerTime};
 use crate::chunk::ChunkKind;
 use crate::dest::Rules;
 use crate::seal::Opener;
-use crate::wire::SealedChunk;
+use crate::transport::frames::SealedChunk;
 
 /// The receiving end.
 pub struct Receiver {

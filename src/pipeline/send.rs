@@ -38,9 +38,8 @@ use crate::pipe::Stop;
 use crate::progress::Phase;
 use crate::seal::Sealer;
 use crate::source::PipeOrigin;
-use crate::transport::frames::{Frame, Frames};
+use crate::transport::frames::{Frame, Frames, SealedChunk};
 use crate::tuner::STREAMS_MAX;
-use crate::wire::SealedChunk;
 use crate::wire::hello::Hello;
 
 /// Most frames that may wait for a connection; [`EncoderControl`](encoder_control::EncoderControl) decides how many do.

@@ -3,30 +3,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde::{Deserialize, Serialize};
-
 use super::{NAMES_MAX, Progress};
+use crate::outcome::Counts;
 
 /// A bound on reported counts, 9 PB. No honest count reaches it, and the sum over all sessions
 /// cannot overflow.
 const COUNT_MAX: u64 = 1 << 53;
-
-/// Counts since the start of the session. The fields are those of [`Progress`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    pub bytes: u64,
-    pub skipped_bytes: u64,
-    pub resumed_bytes: u64,
-    pub resumed_files: u64,
-    pub wire_bytes: u64,
-    pub raw_bytes: u64,
-    pub files: u64,
-    pub failed: u64,
-    /// Bytes that were sent a second time.
-    pub again_bytes: u64,
-    pub codec_chunks: [u64; 8],
-    pub streams: u32,
-}
 
 impl Progress {
     /// The counters of an end that does not know the totals.

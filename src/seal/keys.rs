@@ -7,7 +7,7 @@ use aws_lc_rs::aead::{AES_128_GCM, Algorithm, CHACHA20_POLY1305, LessSafeKey, Un
 use rustix::rand::GetRandomFlags;
 use zeroize::Zeroize;
 
-use super::Suite;
+use crate::algorithms::Suite;
 
 const AEAD_KEY: &str = "fastcp 2026 wire 1: key of sealed frames";
 const TAG_KEY: &str = "fastcp 2026 wire 1: key of tagged frames";

@@ -14,7 +14,6 @@
 //! Replays are not rejected here: a replayed frame is a chunk that is already done.
 
 mod keys;
-mod suite;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +24,8 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use keys::SealKey;
 pub use keys::{Direction, Purpose, Secret, mac, verify_mac};
 use parking_lot::RwLock;
-pub use suite::{Suite, TAG_LEN};
+
+use crate::algorithms::{Suite, TAG_LEN};
 
 /// Bytes in an epoch, as a power of two.
 const EPOCH_BITS: u32 = 36;
@@ -45,7 +45,7 @@ pub struct SealTicket {
     pub counter: u64,
 }
 
-/// The frame was received data failed authentication with this session's key, or was changed on the way.
+/// The frame was not sealed with this session's key, or was changed on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("received data failed authentication with this session's key")]
 pub struct Unsealed;

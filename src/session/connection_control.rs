@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::algorithms::Suite;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
-use crate::seal::Suite;
 use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::handshake::{ConnectionId, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::error::Result;
+use crate::outcome::Remembered;
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
@@ -23,7 +24,6 @@ use crate::session::{host, saved_settings};
 use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
-use crate::tuner::Remembered;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Tried};
 

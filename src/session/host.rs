@@ -10,13 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::codec::Codec;
+use crate::algorithms::{Codec, Suite};
 use crate::dir::{open_files, open_share};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Shutdown;
 use crate::pipeline::budget::Budget;
 use crate::report::Reporter;
-use crate::seal::Suite;
 use crate::wire::hello::{Hello, OPEN_ENTRIES};
 use crate::{command, ssh};
 

@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use crate::codec::Compress;
+pub use crate::algorithms::Compress;
 use crate::error::{Error, Result};
+pub use crate::outcome::{Bottleneck, Shares, Verdict};
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
-pub use crate::tuner::{Bottleneck, Shares, Verdict};
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard

@@ -11,9 +11,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
+use crate::outcome::Remembered;
 use crate::session::request::{Host, Request};
 use crate::ssh::Rsh;
-use crate::tuner::{FILE_MAX, Remembered, RememberedRoutes};
+use crate::tuner::{FILE_MAX, RememberedRoutes};
 
 /// Copies of one process that end together take turns: each reads and rewrites the whole file.
 static WRITING: Mutex<()> = Mutex::new(());

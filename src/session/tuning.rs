@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::codec::Codec;
+use crate::algorithms::{Codec, Method};
 use crate::control::Outgoing;
 use crate::error::{Error, Result};
+use crate::outcome::Remembered;
 use crate::pipeline::Budget;
 use crate::pipeline::send::{Sender, encoder_control};
 use crate::report::Reporter;
@@ -17,9 +18,7 @@ use crate::session::polite;
 use crate::transport::connection::kernel;
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
-use crate::tuner::{
-    self, Congestion, Decision, Forced, Method, ReceiverSample, Remembered, Sample, Start, Tuner,
-};
+use crate::tuner::{self, Congestion, Decision, Forced, ReceiverSample, Sample, Start, Tuner};
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};

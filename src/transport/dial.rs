@@ -21,9 +21,9 @@ use super::connections::ConnectionSet;
 use super::routes::direct::Places;
 use super::routes::ssh_login::{Failed, FurtherLogins};
 use super::routes::{Connection, ConnectionName, Fate, Route, direct};
+use crate::algorithms::Suite;
 use crate::error::reason_of;
 use crate::report::Reporter;
-use crate::seal::Suite;
 use crate::wire::message::ADDRESSES_MAX;
 
 /// Connections that are dialled at the same time. A listener has room for more that have not proven

@@ -1,56 +1,21 @@
 //! The busiest stage of a copy.
 
-use serde::{Deserialize, Serialize};
-
 use super::window::Rates;
+use crate::outcome::{Bottleneck, Shares};
 
 /// If no stage was busy for this share of the time, there is no single bottleneck: small files
 /// whose names cost more than their bytes, or a copy too short to tell.
 pub(super) const LIMIT_MIN: f64 = 0.5;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bottleneck {
-    Network,
-    /// `--bwlimit`.
-    RateLimit,
-    SourceDisk,
-    Compression,
-    /// The sender's processors, but not compression.
-    Sender,
-    Decompression,
-    /// The receiver's processors, but not decompression.
-    Receiver,
-    DestinationDisk,
-}
-
-/// Shares of the copy's time, 0 to 1. Network: every connection had unsent bytes and the receiver
-/// took them. Processors: the mean over all workers. Disks: a read or write was in progress and
-/// the workers had nothing else to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Shares {
-    pub network: f64,
-    pub source_disk: f64,
-    /// Of the sending workers' time; part of `sender`.
-    pub compression: f64,
-    pub sender: f64,
-    /// Of the receiving workers' time; part of `receiver`.
-    pub decompression: f64,
-    pub receiver: f64,
-    pub destination_disk: f64,
-}
-
-impl Shares {
-    pub(super) fn of(rates: &Rates) -> Shares {
-        Shares {
-            network: rates.link,
-            source_disk: rates.read,
-            compression: rates.encode,
-            sender: rates.workers.max(rates.encode),
-            decompression: rates.decode,
-            receiver: rates.far_workers.max(rates.decode),
-            destination_disk: rates.write,
-        }
+pub(super) fn shares(rates: &Rates) -> Shares {
+    Shares {
+        network: rates.link,
+        source_disk: rates.read,
+        compression: rates.encode,
+        sender: rates.workers.max(rates.encode),
+        decompression: rates.decode,
+        receiver: rates.far_workers.max(rates.decode),
+        destination_disk: rates.write,
     }
 }
 

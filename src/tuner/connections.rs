@@ -179,8 +179,9 @@ fn cubic(loss: f64, round_trip_s: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::sim::{WORLD, World, start};
-    use super::super::{Forced, Method, Sample};
+    use super::super::{Forced, Sample};
     use super::*;
+    use crate::algorithms::Method;
 
     #[test]
     fn loss_holds_cubic_to_what_the_formula_says() {

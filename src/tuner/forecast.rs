@@ -1,8 +1,9 @@
 //! Predicts the rate of a copy before it starts, from the measured link, processors and disks. It
 //! uses the model that chooses a method while a copy runs.
 
-use super::method::{Facts, Method, RUNGS, rung};
+use super::method::{Facts, RUNGS, rung};
 use super::model::{Forecast, Measured, PROMISE, Stages};
+use crate::algorithms::Method;
 
 /// Predicts a copy by a method with the measured `facts`. Decompression by a method that is not on
 /// the ladder is assumed to cost as much as for the strongest rung.

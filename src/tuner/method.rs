@@ -1,31 +1,6 @@
 //! Compression methods: the few that are worth choosing between, and what each costs.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// The method for chunks whose sample shrinks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Method {
-    #[default]
-    None,
-    Lz4,
-    Zstd(i32),
-    /// Only on request; the tuner never chooses it.
-    Gzip(u32),
-    Lzma(u32),
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Method::None => f.write_str("no compression"),
-            Method::Lz4 => f.write_str("lz4"),
-            Method::Zstd(level) => write!(f, "zstd {level}"),
-            Method::Gzip(level) => write!(f, "gzip {level}"),
-            Method::Lzma(level) => write!(f, "lzma {level}"),
-        }
-    }
-}
+use crate::algorithms::Method;
 
 /// How many methods the tuner chooses between.
 pub const RUNGS: usize = 9;

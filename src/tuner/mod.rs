@@ -40,18 +40,18 @@ mod sim;
 
 use std::time::Duration;
 
-pub use self::bottleneck::{Bottleneck, Shares};
 pub use self::bounds::{QUEUE_MIN, SCOUT_EVERY, STREAMS_MAX};
 pub use self::intervals::next_sample;
+use crate::algorithms::Method;
 use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
+use crate::outcome::{Remembered, Verdict};
 pub use forecast::{best, forecast};
-pub use method::{Facts, LADDER, Method, RUNGS, rung};
+pub use method::{Facts, LADDER, RUNGS, rung};
 pub use model::{Forecast, Measured};
 pub use polite::{ConnectionSight, LOOK, POLITE_STREAMS, PoliteRate};
-pub use remembered::{FILE_MAX, Remembered, RememberedRoutes};
+pub use remembered::{FILE_MAX, RememberedRoutes};
 pub use sample::{MethodWork, ReceiverSample, Sample};
 pub use terms::{Adjustment, Congestion, Decision, Forced, Start, first_streams};
-pub use verdict::Verdict;
 
 use self::bounds::{FAR_AWAY, IN_FLIGHT_MAX, IN_FLIGHT_MIN, QUEUE_PER_STREAM, QUEUE_S};
 use self::experiment::{Cooldowns, Experiment};
@@ -232,7 +232,7 @@ impl Tuner {
 
     /// The bottleneck of the whole copy so far.
     pub fn verdict(&self) -> Verdict {
-        Verdict::new(
+        verdict::verdict(
             &self.network.window.whole(self.network.workers),
             &self.network.window.newest(),
             &self.network.start,

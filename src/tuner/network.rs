@@ -7,10 +7,10 @@ use super::intervals::Intervals;
 use super::model::{LIMITED, LOSSY};
 use super::queue::QueueDepth;
 use super::rate_limit::RateLimit;
-use super::remembered::Remembered;
 use super::sample::Sample;
 use super::terms::Start;
 use super::window::{Rates, SampleWindow, Workers};
+use crate::outcome::Remembered;
 
 /// Connections fill their windows if they carry this share of what the windows allow.
 const WINDOWS_FULL: f64 = 0.75;

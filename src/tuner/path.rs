@@ -226,8 +226,9 @@ impl Doubt {
 #[cfg(test)]
 mod tests {
     use super::super::sim::{MBIT, WORLD, World, start};
-    use super::super::{Method, Sample, Tuner};
+    use super::super::{Sample, Tuner};
     use super::*;
+    use crate::algorithms::Method;
 
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_millis(100);

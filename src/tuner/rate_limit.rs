@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::bottleneck::{Bottleneck, Shares, busiest};
+use super::bottleneck::{busiest, shares};
 use super::sample::Sample;
 use super::window::{Rates, Workers, between};
+use crate::outcome::Bottleneck;
 use crate::units;
 
 /// The share of a limit in use from which on it held the copy back. A smaller share suffices where
@@ -101,7 +102,7 @@ impl RateLimit {
 
 fn is_spent(limit: u64, rates: &Rates) -> bool {
     let part = rates.admitted / limit as f64;
-    let stage = busiest(&Shares::of(rates));
+    let stage = busiest(&shares(rates));
     let is_possible = stage.is_none_or(|stage| stage == Bottleneck::Network);
     part >= SPENT || (part >= SPENT_MOSTLY && is_possible)
 }

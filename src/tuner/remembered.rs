@@ -2,12 +2,11 @@
 //!
 //! The file is safe to lose: an unreadable file counts as missing.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::bounds::STREAMS_MAX;
-use super::method::{Method, rung};
+use super::method::rung;
+use crate::outcome::Remembered;
 
 /// The number of the file's format. A file with another number is ignored.
 const VERSION: u32 = 1;
@@ -21,38 +20,6 @@ const NAME_MAX: usize = 255;
 
 /// A longer file was not written by this program.
 pub const FILE_MAX: usize = 128 << 10;
-
-/// Round trips that differ by a larger factor belong to different paths.
-const SAME_WAY: u32 = 3;
-
-/// Shorter round trips depend more on the processors than on the path.
-const NEAR: Duration = Duration::from_millis(1);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
-    pub(super) round_trip_us: u64,
-    /// None where the user chose.
-    pub(super) streams: Option<u16>,
-    pub(super) method: Option<Method>,
-}
-
-impl Remembered {
-    pub fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.round_trip_us)
-    }
-
-    pub(super) fn is_of(&self, round_trip: Duration) -> bool {
-        let then = Duration::from_micros(self.round_trip_us).max(NEAR);
-        let is = round_trip.max(NEAR);
-        then <= is.saturating_mul(SAME_WAY) && is <= then.saturating_mul(SAME_WAY)
-    }
-
-    fn is_sound(&self) -> bool {
-        self.streams
-            .is_none_or(|streams| (1..=STREAMS_MAX).contains(&streams))
-            && self.method.is_none_or(|method| rung(method).is_some())
-    }
-}
 
 /// The remembered settings of every pair of hosts, the pair used last first.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -83,13 +50,13 @@ impl RememberedRoutes {
 
     pub fn get(&self, name: &str) -> Option<Remembered> {
         let (_, found) = self.routes.iter().find(|(other, _)| other == name)?;
-        Some(*found).filter(Remembered::is_sound)
+        Some(*found).filter(is_sound)
     }
 
     /// Stores a pair's settings. Settings that the user forced keep their earlier value;
     /// impossible values are not stored.
     pub fn put(&mut self, name: &str, mut what: Remembered) {
-        if name.len() > NAME_MAX || !what.is_sound() {
+        if name.len() > NAME_MAX || !is_sound(&what) {
             return;
         }
         if let Some(before) = self.get(name) {
@@ -103,9 +70,19 @@ impl RememberedRoutes {
     }
 }
 
+/// True if the tuner can begin with these settings.
+fn is_sound(remembered: &Remembered) -> bool {
+    let may_use = |streams| (1..=STREAMS_MAX).contains(&streams);
+    remembered.streams.is_none_or(may_use)
+        && remembered
+            .method
+            .is_none_or(|method| rung(method).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::Method;
 
     fn remembered(streams: u16) -> Remembered {
         Remembered {
@@ -169,13 +146,5 @@ mod tests {
         assert!(routes.to_text().len() <= FILE_MAX);
         assert!(routes.get(&format!("{long}9")).is_none());
         assert!(routes.get(&format!("{long}10")).is_some());
-    }
-
-    #[test]
-    fn another_distance_is_another_way() {
-        let home = remembered(32);
-        assert!(home.is_of(Duration::from_millis(20)));
-        assert!(!home.is_of(Duration::from_millis(2)));
-        assert!(!home.is_of(Duration::from_millis(500)));
     }
 }

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use super::sim::*;
 use super::*;
+use crate::outcome::Bottleneck;
 
 /// Unshaped, between two virtual machines.
 const UNSHAPED: World = World {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::bounds::{IN_FLIGHT_MAX, QUEUE_PER_STREAM, STREAMS_MAX};
-use super::method::Method;
-use super::remembered::Remembered;
+use crate::algorithms::Method;
+use crate::outcome::Remembered;
 
 /// Facts known before the first byte.
 #[derive(Clone, Debug)]

@@ -1,97 +1,47 @@
-//! What limited the copy, as figures and as a sentence.
+//! Finds what limited the copy, and what could help.
 
 #[cfg(test)]
 mod tests;
 
-use serde::{Deserialize, Serialize};
-
-use super::bottleneck::{Bottleneck, LIMIT_MIN, Shares, busiest};
+use super::bottleneck::{LIMIT_MIN, busiest, shares};
 use super::bounds::FAR_AWAY;
-use super::method::Method;
 use super::model::LOSSY;
 use super::rate_limit::HeldBack;
 use super::sample::Sample;
 use super::terms::{Congestion, Decision, Start};
 use super::window::Rates;
+use crate::algorithms::Method;
+use crate::outcome::{Bottleneck, Shares, Verdict};
 use crate::units;
 
 /// The share of the windows' rate from which on connections count as limited by their windows.
 const CAPPED: f64 = 0.75;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// None where no stage was busy most of the time.
-    pub limit: Option<Bottleneck>,
-    pub shares: Shares,
-    /// `limited by: the network, 97 % busy (source 12 %, …)`
-    pub sentence: String,
-    /// Advice, one sentence each, at most three.
-    pub hints: Vec<String>,
-}
-
-/// More hints, and longer texts, than any verdict has.
-const HINTS_MAX: usize = 3;
-const TEXT_MAX: usize = 300;
-
-impl Verdict {
-    /// A peer's verdict made safe to show: shares from 0 to 1, and short, printable texts.
-    pub fn harmless(self) -> Verdict {
-        let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
-        let text = |text: String| -> String {
-            let short: String = text.chars().take(TEXT_MAX).collect();
-            units::harmless(&short)
-        };
-        let Shares {
-            network,
-            source_disk,
-            compression,
-            sender,
-            decompression,
-            receiver,
-            destination_disk,
-        } = self.shares;
-        Verdict {
-            limit: self.limit,
-            shares: Shares {
-                network: share(network),
-                source_disk: share(source_disk),
-                compression: share(compression),
-                sender: share(sender),
-                decompression: share(decompression),
-                receiver: share(receiver),
-                destination_disk: share(destination_disk),
-            },
-            sentence: text(self.sentence),
-            hints: self.hints.into_iter().take(HINTS_MAX).map(text).collect(),
-        }
-    }
-
-    /// `rates` and `held` are those of the whole copy.
-    pub(super) fn new(
-        rates: &Rates,
-        newest: &Sample,
-        start: &Start,
-        decision: Decision,
-        held: Option<HeldBack>,
-    ) -> Verdict {
-        let shares = Shares::of(rates);
-        let most = |held: &HeldBack| held.time.as_secs_f64() >= LIMIT_MIN * rates.seconds;
-        let rate_limit = held.filter(most);
-        let limit = match rate_limit {
-            Some(_) => Some(Bottleneck::RateLimit),
-            None => busiest(&shares),
-        };
-        let hints = match limit {
-            Some(Bottleneck::Network) => network_hints(rates, newest, start, decision),
-            Some(Bottleneck::Compression | Bottleneck::Sender) => processor_hints(start),
-            _ => Vec::new(),
-        };
-        Verdict {
-            limit,
-            shares,
-            sentence: sentence(limit, &shares, rate_limit),
-            hints,
-        }
+/// `rates` and `held` are those of the whole copy.
+pub(super) fn verdict(
+    rates: &Rates,
+    newest: &Sample,
+    start: &Start,
+    decision: Decision,
+    held: Option<HeldBack>,
+) -> Verdict {
+    let shares = shares(rates);
+    let most = |held: &HeldBack| held.time.as_secs_f64() >= LIMIT_MIN * rates.seconds;
+    let rate_limit = held.filter(most);
+    let limit = match rate_limit {
+        Some(_) => Some(Bottleneck::RateLimit),
+        None => busiest(&shares),
+    };
+    let hints = match limit {
+        Some(Bottleneck::Network) => network_hints(rates, newest, start, decision),
+        Some(Bottleneck::Compression | Bottleneck::Sender) => processor_hints(start),
+        _ => Vec::new(),
+    };
+    Verdict {
+        limit,
+        shares,
+        sentence: sentence(limit, &shares, rate_limit),
+        hints,
     }
 }
 

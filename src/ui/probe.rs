@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Screen, stdout};
+use crate::algorithms::Method;
 use crate::app::probe::findings::{Finding, Hear, MeasuredCodec};
 use crate::app::probe::{Carried, ExpectedCopy, Probe, Probed, Read, synced_rate, written_rate};
 use crate::error::Result;
 use crate::session::Outcome;
-use crate::tuner::{Decision, Forecast, Method};
+use crate::tuner::{Decision, Forecast};
 use crate::units::{count, rate, size};
 use crate::wire::message::Tried;
 

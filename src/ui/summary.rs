@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::codec::Codec;
+use crate::algorithms::Codec;
 use crate::error::{Error, Kind};
 use crate::progress::Snapshot;
 use crate::session::{Outcome, Verdict};

@@ -16,23 +16,14 @@
 //! [`FrameHeader::parse`] is the only way from a peer's bytes to a header. Its result is within
 //! [`FrameLimits`], so every length fits into a buffer of the pool. Other modules check the rest:
 //! `dest` that the entry exists and contains the range, `seal` that the peer sent the frame.
-//!
-//! A [`SealedChunk`] is a frame that was built around the data in its buffer. So no data is moved,
-//! and one write sends it:
-//!
-//! ```text
-//! …headroom │ header 64 │ digest 32 │ encoded bytes │ tag │ …tailroom
-//!                                   └ data of the buffer
-//! ```
 
 #[cfg(test)]
 mod tests;
 
+use crate::algorithms::{Codec, Suite, TAG_LEN};
 use crate::chunk::pool::TAILROOM;
-use crate::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk, LARGE_PACK, LARGE_PIECE};
-use crate::codec::Codec;
+use crate::chunk::{ChunkKind, ChunkPlace, LARGE_PACK, LARGE_PIECE};
 use crate::manifest::EntryId;
-use crate::seal::{Opener, Sealer, Suite, TAG_LEN, Unsealed};
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 64;
@@ -300,111 +291,6 @@ impl FrameHeader {
             raw_len: self.raw_len,
             wire_len: self.wire_len,
         })
-    }
-}
-
-/// A frame in a buffer.
-pub struct SealedChunk {
-    header: FrameHeader,
-    buffer: Buffer,
-}
-
-impl SealedChunk {
-    /// Seals a chunk in its own buffer.
-    ///
-    /// # Panics
-    /// If the codec is unknown, or the encoder left no room for the tag.
-    pub fn seal(encoded: EncodedChunk, sealer: &Sealer) -> SealedChunk {
-        let EncodedChunk {
-            place,
-            digest,
-            codec,
-            mut buffer,
-        } = encoded;
-        let codec = Codec::from_number(codec).expect("an encoder names a codec that there is");
-        let suite = sealer.suite();
-        let mut header = FrameHeader::of(&place, codec, buffer.len(), suite);
-        let ticket = sealer.reserve(header.wire_len as usize);
-        (header.epoch, header.counter) = (ticket.epoch, ticket.counter);
-        let header_bytes = header.to_bytes();
-        let frame = buffer.around_mut(HEADER_LEN + DIGEST_LEN, suite.tag_len());
-        frame[..HEADER_LEN].copy_from_slice(&header_bytes);
-        let (payload, tag) = frame[HEADER_LEN..].split_at_mut(DIGEST_LEN + header.encoded_len());
-        payload[..DIGEST_LEN].copy_from_slice(&digest);
-        let sealed = sealer.seal(ticket, &header_bytes, payload);
-        tag.copy_from_slice(&sealed[..suite.tag_len()]);
-        SealedChunk { header, buffer }
-    }
-
-    /// Prepares for the rest of a frame whose header has arrived. `header` is the parsed form of
-    /// `header_bytes`. The caller reads the other bytes into [`payload_mut`](Self::payload_mut),
-    /// and must not trust any of them before [`open`](Self::open).
-    ///
-    /// # Panics
-    /// If `buffer` comes from a pool for which the header's limits were not made.
-    pub fn receive(
-        header: FrameHeader,
-        header_bytes: &[u8; HEADER_LEN],
-        mut buffer: Buffer,
-    ) -> SealedChunk {
-        buffer.set_len(header.encoded_len());
-        // The received bytes, not re-encoded ones: the seal covers exactly these.
-        buffer.around_mut(HEADER_LEN + DIGEST_LEN, 0)[..HEADER_LEN].copy_from_slice(header_bytes);
-        SealedChunk { header, buffer }
-    }
-
-    pub fn header(&self) -> &FrameHeader {
-        &self.header
-    }
-
-    /// The frame's bytes on the wire.
-    pub fn bytes(&self) -> &[u8] {
-        let tag_len = self.header.suite.tag_len();
-        self.buffer.around(HEADER_LEN + DIGEST_LEN, tag_len)
-    }
-
-    /// The bytes after the header: digest, encoded data and tag.
-    pub fn payload_mut(&mut self) -> &mut [u8] {
-        let tag_len = self.header.suite.tag_len();
-        self.buffer.around_mut(DIGEST_LEN, tag_len)
-    }
-
-    pub fn into_buffer(self) -> Buffer {
-        self.buffer
-    }
-
-    /// # Errors
-    /// If the frame was not sealed with the session's key and suite.
-    pub fn open(mut self, opener: &Opener) -> Result<EncodedChunk, Unsealed> {
-        let digest = self.unseal(opener)?;
-        Ok(EncodedChunk {
-            place: self.header.place(),
-            digest,
-            codec: self.header.codec.number(),
-            buffer: self.buffer,
-        })
-    }
-
-    fn unseal(&mut self, opener: &Opener) -> Result<[u8; DIGEST_LEN], Unsealed> {
-        let FrameHeader {
-            suite,
-            epoch,
-            counter,
-            ..
-        } = self.header;
-        if suite != opener.suite() {
-            return Err(Unsealed);
-        }
-        let frame = self
-            .buffer
-            .around_mut(HEADER_LEN + DIGEST_LEN, suite.tag_len());
-        let (header, rest) = frame.split_at_mut(HEADER_LEN);
-        let (payload, tag_bytes) =
-            rest.split_at_mut(self.header.wire_len as usize - suite.tag_len());
-        let mut tag = [0; TAG_LEN];
-        tag[..tag_bytes.len()].copy_from_slice(tag_bytes);
-        opener.open(epoch, counter, header, payload, &tag)?;
-        Ok(std::array::from_fn(|n| payload[n]))
     }
 }
 

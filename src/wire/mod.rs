@@ -7,8 +7,6 @@ pub mod hello;
 pub mod message;
 pub mod progress_report;
 
-pub use frame::SealedChunk;
-
 /// The protocol versions that this build speaks.
 pub const PROTOCOL_MIN: u16 = 1;
 pub const PROTOCOL_MAX: u16 = 1;

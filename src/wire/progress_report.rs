@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::progress::Counts;
+use crate::outcome::Counts;
 
 /// Sent several times a second, and once at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

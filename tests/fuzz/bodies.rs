@@ -12,12 +12,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use fastcp::algorithms::{Codec, Compress, Suite};
 use fastcp::chunk::pack::{Pack, PackWriter, TableForm};
 use fastcp::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, Pool};
-use fastcp::codec::{Codec, Compress, Decoder, Encoder};
+use fastcp::codec::{Decoder, Encoder};
 use fastcp::control::Incoming;
 use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
-use fastcp::seal::{Direction, Opener, Secret, Suite};
+use fastcp::seal::{Direction, Opener, Secret};
 use fastcp::source::{Lookup, operand_path, pattern};
 use fastcp::transport::connection::recv;
 use fastcp::transport::connection::stats::ConnectionStats;

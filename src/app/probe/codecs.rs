@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use super::sample::CodecSample;
+use crate::algorithms::{Method, Suite};
 use crate::chunk::{Buffer, CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
 use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::send::encoder_control;
-use crate::seal::{Direction, Sealer, Secret, Suite};
-use crate::tuner::{Facts, Method};
-use crate::wire::SealedChunk;
+use crate::seal::{Direction, Sealer, Secret};
+use crate::transport::frames::SealedChunk;
+use crate::tuner::Facts;
 
 /// How long one codec is measured; a started chunk is finished.
 const TIME: Duration = Duration::from_millis(300);

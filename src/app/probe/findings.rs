@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::sample::Read;
-use crate::tuner::{Facts, Method};
+use crate::algorithms::Method;
+use crate::tuner::Facts;
 use crate::wire::message::Tried;
 
 /// One result, reported as soon as it is known.

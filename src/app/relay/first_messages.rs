@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::algorithms::Suite;
 use crate::journal;
-use crate::seal::Suite;
 use crate::session::request::{EndKind, Operand, Request};
 use crate::wire::hello::Hello;
 use crate::wire::message::Role;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
+use crate::algorithms::Suite;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
-use crate::seal::Suite;
 use crate::session::connection_control::Inband;
 use crate::session::context::ClientContext;
 use crate::session::polite;

@@ -9,7 +9,7 @@ use super::open_file::{IncomingFile, OpenFile};
 use crate::chunk::VerifiedChunk;
 use crate::manifest::Entry;
 use crate::pipeline::wait_queue::WaitQueue;
-use crate::wire::SealedChunk;
+use crate::transport::frames::SealedChunk;
 
 /// The pool limits the number of frames; the number of open entries limits the other jobs.
 pub enum Job {

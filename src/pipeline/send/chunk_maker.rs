@@ -10,15 +10,14 @@ use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use super::read::{SendReader, place_of_pack};
 use super::scheduler::Scheduler;
 use super::worker::SendWorker;
+use crate::algorithms::{Codec, Method};
 use crate::chunk::split::FilePiece;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
-use crate::codec::Codec;
 use crate::digest::Digest;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::context::Context;
 use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::worker_time::Activity;
-use crate::tuner::Method;
 
 /// Makes the encoded chunks of plans.
 pub struct ChunkMaker {

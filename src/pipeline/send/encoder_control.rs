@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::algorithms::{Compress, Method};
 use crate::chunk::{Chunk, EncodedChunk};
-use crate::codec::{AUTO, Compress, Encoder};
+use crate::codec::{AUTO, Encoder};
 use crate::digest::Digest;
 use crate::pipeline::worker_time::WorkerTime;
-use crate::tuner::{Decision, Method, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
+use crate::tuner::{Decision, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
 
 /// Frames that may wait before the first decision.
 const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;

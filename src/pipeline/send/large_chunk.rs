@@ -10,13 +10,13 @@ use super::encoder_control::{Compression, compress};
 use super::plan::{Plan, PlannedContent, SendFile};
 use super::read::is_zero;
 use super::worker::SendWorker;
+use crate::algorithms::Method;
 use crate::chunk::pool::{Lent, TAILROOM};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Encoder;
 use crate::digest;
 use crate::pipeline::budget::large_slots;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
-use crate::tuner::Method;
 
 /// Room behind the compressed bytes for the seal's tag.
 const SPARE: usize = TAILROOM / 2;

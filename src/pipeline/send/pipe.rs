@@ -10,8 +10,8 @@ use super::plan::{Bytes, PipePart, Plan, SendPipe};
 use super::read::is_zero;
 use super::scheduler::Ended;
 use super::worker::SendWorker;
+use crate::algorithms::{Compress, Method};
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
-use crate::codec::Compress;
 use crate::digest::pipe::PipePiece;
 use crate::digest::{self, Digest};
 use crate::error::{Error, Kind, Result, Side};
@@ -19,10 +19,8 @@ use crate::pipeline::send::Sender;
 use crate::pipeline::shutdown::PipeFinished;
 use crate::pipeline::worker_time::Activity;
 use crate::source::{PipeInput, PipeLimits, PipeOrigin};
-use crate::transport::frames::Frame;
-use crate::tuner::Method;
+use crate::transport::frames::{Frame, SealedChunk};
 use crate::units::printable;
-use crate::wire::SealedChunk;
 use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {

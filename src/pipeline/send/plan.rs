@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::cache::Interest;
+use crate::algorithms::Method;
 use crate::chunk::Buffer;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, FilePiece};
@@ -18,8 +19,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::{FoundFile, PipeOrigin, SourceFile};
-use crate::tuner::Method;
-use crate::wire::SealedChunk;
+use crate::transport::frames::SealedChunk;
 
 /// A big file that is being sent, or a device.
 pub struct SendFile {

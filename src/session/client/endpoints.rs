@@ -5,16 +5,18 @@ use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 
+use crate::algorithms::Suite;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::Outgoing;
 use crate::error::Result;
 use crate::manifest::Totals;
+use crate::outcome::Remembered;
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::{SendTerms, Sender};
 use crate::progress::Phase;
-use crate::seal::{Direction, Opener, Sealer, Suite};
+use crate::seal::{Direction, Opener, Sealer};
 use crate::session::context::{ClientContext, SharedSource, TestEnds};
 use crate::session::converse::{RunningEnd, say};
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
@@ -27,7 +29,6 @@ use crate::session::route_choice::RouteChooser;
 use crate::session::tuning::{self, Audience, Tuning};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
-use crate::tuner::Remembered;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Message, Roots};
 

@@ -2,10 +2,10 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use crate::algorithms::Suite;
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
 use crate::error::Result;
-use crate::seal::Suite;
 use crate::session::request::{EndKind, Operand, Request};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::routes::Route;

@@ -22,7 +22,7 @@ use self::stats::{ConnectionStats, Orders};
 use super::frames::{Frame, Frames};
 use super::rate_limit::RateLimiter;
 use crate::chunk::Pool;
-use crate::wire::SealedChunk;
+use crate::transport::frames::SealedChunk;
 use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
 
 /// Keepalive probes begin after this much silence; they detect a host that vanished.

@@ -22,7 +22,7 @@ fn start() -> Start {
 
 fn verdict(rates: Rates, newest: Sample, start: Start) -> Verdict {
     let (_, decision) = Tuner::new(start.clone());
-    Verdict::new(&rates, &newest, &start, decision, None)
+    super::verdict(&rates, &newest, &start, decision, None)
 }
 
 fn copy() -> Rates {
@@ -141,7 +141,7 @@ fn a_rate_limit_is_named_where_it_held_back_half_of_the_copy() {
             lowest: 3_070_000,
             highest,
         });
-        Verdict::new(&rates, &Sample::default(), &start(), decision, held)
+        super::verdict(&rates, &Sample::default(), &start(), decision, held)
     };
     let verdict = held_for(5, 3_070_000);
     assert_eq!(verdict.limit, Some(Bottleneck::RateLimit));

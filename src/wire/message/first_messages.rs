@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::codec::Compress;
-use crate::tuner::Remembered;
+use crate::algorithms::Compress;
+use crate::outcome::Remembered;
 
 use super::limits::{self, ROOTS_MAX};
 

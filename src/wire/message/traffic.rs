@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
-use crate::tuner::{Remembered, Verdict};
+use crate::outcome::{Remembered, Verdict};
 
 /// Bytes of frames, sent through control where there is no data connection. Each message has at
 /// most [`DATA_MAX`] bytes, and the sum stays within the other end's `Credit`.

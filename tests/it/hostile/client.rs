@@ -7,9 +7,9 @@ use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use fastcp::codec::Compress;
+use fastcp::algorithms::{Compress, Suite};
 use fastcp::manifest::{EntryKind, Totals};
-use fastcp::seal::{Direction, Suite};
+use fastcp::seal::Direction;
 use fastcp::transport::connection::handshake::ConnectionId;
 use fastcp::wire::message::{CopyOptions, Listen, Message, Open, Role, Roots, SessionSecret};
 

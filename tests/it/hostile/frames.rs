@@ -443,10 +443,10 @@ fn zstd_bomb(keys: &Keys, place: ChunkPlace) -> Vec<u8> {
     let encoded = EncodedChunk {
         place,
         digest: [7; 32],
-        codec: fastcp::codec::Codec::Zstd.number(),
+        codec: fastcp::algorithms::Codec::Zstd.number(),
         buffer,
     };
-    fastcp::wire::SealedChunk::seal(encoded, &keys.sealer)
+    fastcp::transport::frames::SealedChunk::seal(encoded, &keys.sealer)
         .bytes()
         .to_vec()
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
-use fastcp::tuner::{Shares, Verdict};
+use fastcp::outcome::{Shares, Verdict};
 use fastcp::wire::message::{Conclusion, Fault, MESSAGE_MAX, Message, Tune};
 
 use super::{known, pull_case};

@@ -1,10 +1,10 @@
 //! Version 1 of the protocol, byte for byte. A build that fails here cannot talk to other builds.
 
-use fastcp::codec::Compress;
+use fastcp::algorithms::Compress;
 use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
-use fastcp::progress::Counts;
-use fastcp::tuner::{Bottleneck, RememberedRoutes, Shares, Verdict};
+use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
+use fastcp::tuner::RememberedRoutes;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
 use fastcp::wire::progress_report::{ProgressReport, RouteFacts};

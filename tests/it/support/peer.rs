@@ -7,13 +7,14 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use fastcp::algorithms::Suite;
 use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk};
 use fastcp::digest::{self, Digest};
 use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
-use fastcp::seal::{Direction, Sealer, Secret, Suite};
+use fastcp::seal::{Direction, Sealer, Secret};
 use fastcp::session::host;
 use fastcp::transport::connection::handshake::{DialRole, Keyring};
-use fastcp::wire::SealedChunk;
+use fastcp::transport::frames::SealedChunk;
 use fastcp::wire::hello::{Hello, MAGIC};
 use fastcp::wire::message::{ByteRange, HEADER_LEN, Message, Open, Role, parse_header};
 

@@ -1,0 +1,155 @@
+//! What a copy has done and found out: for the user, for the other end and for the next copy.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::algorithms::Method;
+use crate::units;
+
+/// Counts since the start of a session. The fields are those of
+/// [`Progress`](crate::progress::Progress).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub bytes: u64,
+    pub skipped_bytes: u64,
+    pub resumed_bytes: u64,
+    pub resumed_files: u64,
+    pub wire_bytes: u64,
+    pub raw_bytes: u64,
+    pub files: u64,
+    pub failed: u64,
+    /// Bytes that were sent a second time.
+    pub again_bytes: u64,
+    pub codec_chunks: [u64; 8],
+    pub streams: u32,
+}
+
+/// What limited the copy, as figures and as a sentence.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// None where no stage was busy most of the time.
+    pub limit: Option<Bottleneck>,
+    pub shares: Shares,
+    /// `limited by: the network, 97 % busy (source 12 %, …)`
+    pub sentence: String,
+    /// Advice, one sentence each, at most three.
+    pub hints: Vec<String>,
+}
+
+/// More hints, and longer texts, than any verdict has.
+const HINTS_MAX: usize = 3;
+const TEXT_MAX: usize = 300;
+
+impl Verdict {
+    /// A peer's verdict made safe to show: shares from 0 to 1, and short, printable texts.
+    pub fn harmless(self) -> Verdict {
+        let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
+        let text = |text: String| -> String {
+            let short: String = text.chars().take(TEXT_MAX).collect();
+            units::harmless(&short)
+        };
+        let Shares {
+            network,
+            source_disk,
+            compression,
+            sender,
+            decompression,
+            receiver,
+            destination_disk,
+        } = self.shares;
+        Verdict {
+            limit: self.limit,
+            shares: Shares {
+                network: share(network),
+                source_disk: share(source_disk),
+                compression: share(compression),
+                sender: share(sender),
+                decompression: share(decompression),
+                receiver: share(receiver),
+                destination_disk: share(destination_disk),
+            },
+            sentence: text(self.sentence),
+            hints: self.hints.into_iter().take(HINTS_MAX).map(text).collect(),
+        }
+    }
+}
+
+/// The busiest stage of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bottleneck {
+    Network,
+    /// `--bwlimit`.
+    RateLimit,
+    SourceDisk,
+    Compression,
+    /// The sender's processors, but not compression.
+    Sender,
+    Decompression,
+    /// The receiver's processors, but not decompression.
+    Receiver,
+    DestinationDisk,
+}
+
+/// Shares of the copy's time, 0 to 1. Network: every connection had unsent bytes and the receiver
+/// took them. Processors: the mean over all workers. Disks: a read or write was in progress and
+/// the workers had nothing else to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shares {
+    pub network: f64,
+    pub source_disk: f64,
+    /// Of the sending workers' time; part of `sender`.
+    pub compression: f64,
+    pub sender: f64,
+    /// Of the receiving workers' time; part of `receiver`.
+    pub decompression: f64,
+    pub receiver: f64,
+    pub destination_disk: f64,
+}
+
+/// Round trips that differ by a larger factor belong to different paths.
+const SAME_PATH: u32 = 3;
+
+/// Shorter round trips depend more on the processors than on the path.
+const NEAR: Duration = Duration::from_millis(1);
+
+/// The settings that suited a pair of hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Microseconds.
+    pub round_trip_us: u64,
+    /// None where the user chose.
+    pub streams: Option<u16>,
+    pub method: Option<Method>,
+}
+
+impl Remembered {
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us)
+    }
+
+    /// True if this was learnt at about this round trip.
+    pub fn is_of(&self, round_trip: Duration) -> bool {
+        let then = Duration::from_micros(self.round_trip_us).max(NEAR);
+        let is = round_trip.max(NEAR);
+        then <= is.saturating_mul(SAME_PATH) && is <= then.saturating_mul(SAME_PATH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_round_trip_is_another_path() {
+        let home = Remembered {
+            round_trip_us: 50_000,
+            streams: None,
+            method: None,
+        };
+        assert!(home.is_of(Duration::from_millis(20)));
+        assert!(!home.is_of(Duration::from_millis(2)));
+        assert!(!home.is_of(Duration::from_millis(500)));
+    }
+}
