@@ -4,21 +4,22 @@ use serde_json::{Map, Value, json};
 
 use crate::session::Outcome;
 
+use super::errors::{EndHosts, cause};
 use super::summary::{codecs, time, verdict};
 
 /// One line with its newline. Sizes are in bytes, times in seconds, shares from 0 to 1.
-pub(super) fn line(outcome: &Outcome) -> String {
-    format!("{}\n", summary(outcome))
+pub(super) fn line(outcome: &Outcome, hosts: &EndHosts) -> String {
+    format!("{}\n", summary(outcome, hosts))
 }
 
 /// The same for one of several destinations, with its name.
-pub(super) fn line_of(dest: &str, outcome: &Outcome) -> String {
-    let mut summary = summary(outcome);
+pub(super) fn line_of(dest: &str, outcome: &Outcome, hosts: &EndHosts) -> String {
+    let mut summary = summary(outcome, hosts);
     summary["dest"] = dest.into();
     format!("{summary}\n")
 }
 
-fn summary(outcome: &Outcome) -> Value {
+fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
     let counters = &outcome.counters;
     let data_seconds = time(outcome).as_secs_f64();
     let placed = counters.placed_bytes();
@@ -26,7 +27,7 @@ fn summary(outcome: &Outcome) -> Value {
     let chunks: Map<String, Value> = codecs(counters)
         .map(|(name, chunks)| (name.to_owned(), chunks.into()))
         .collect();
-    let error = outcome.fatal.as_ref().map(ToString::to_string);
+    let error = outcome.fatal.as_ref().map(|error| cause(error, hosts));
     json!({
         "exit_code": outcome.exit_code(),
         "error": error,
@@ -61,8 +62,8 @@ mod tests {
 
     #[test]
     fn a_program_reads_what_a_person_is_told() {
-        let mut outcome = outcome();
-        let read: Value = serde_json::from_str(&line(&outcome)).expect("JSON");
+        let (mut outcome, hosts) = (outcome(), EndHosts::default());
+        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
         assert_eq!(read["exit_code"], 0);
         assert_eq!(read["bytes"], 1_073_741_824);
         assert_eq!(read["chunks"]["zstd"], 1);
@@ -75,16 +76,25 @@ mod tests {
         assert_eq!(read["verdict"]["shares"]["network"], 0.97);
         assert!(read["error"].is_null());
         outcome.data = std::time::Duration::from_millis(999);
-        let read: Value = serde_json::from_str(&line(&outcome)).expect("JSON");
+        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
         assert!(
             read["verdict"].is_null(),
             "less than a second of data tells nothing"
         );
         outcome.fatal = Some(Error::new(Kind::Lost, Side::Here, "a\nb \u{1b}[31m"));
-        let text = line(&outcome);
+        let text = line(&outcome, &hosts);
         let text = text.strip_suffix('\n').expect("a line");
         assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
         let read: Value = serde_json::from_str(text).expect("JSON");
         assert_eq!(read["exit_code"], 5);
+        let dest = Some("db1".to_owned());
+        let hosts = EndHosts {
+            dest,
+            ..EndHosts::default()
+        };
+        let full = Error::new(Kind::Write, Side::Dest, "no space left").at("/srv/x");
+        outcome.fatal = Some(full);
+        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
+        assert_eq!(read["error"], "db1:/srv/x: no space left");
     }
 }

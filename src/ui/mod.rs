@@ -5,6 +5,7 @@
 
 mod bars;
 mod canvas;
+mod errors;
 mod json;
 pub mod probe;
 mod rate;
@@ -27,6 +28,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bars::Bars;
+pub use errors::EndHosts;
+use errors::sentence;
 use parking_lot::Mutex;
 use rate::Throughput;
 pub use several::Copied;
@@ -35,11 +38,11 @@ pub use tell::Output;
 use tell::Verbosity;
 use terminal::Terminal;
 
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result};
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::session::Outcome;
-use crate::units::{count, harmless, printable};
+use crate::units::{count, harmless};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -95,13 +98,6 @@ impl ScreenHold {
         (self.shown)();
         let _ = self.answered.recv();
     }
-}
-
-/// The hosts of a copy as the user named them, for messages. None stands for this machine.
-#[derive(Clone, Debug, Default)]
-pub struct EndHosts {
-    pub source: Option<String>,
-    pub dest: Option<String>,
 }
 
 /// Passes lines to the writer, as far as `output` allows.
@@ -163,6 +159,7 @@ impl Screen {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Verbosity::of(output, terminal.is_some());
         let teller = self.teller.clone();
+        let hosts = teller.hosts.clone();
         let mut lines = self.end();
         if tell >= Verbosity::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
@@ -178,7 +175,7 @@ impl Screen {
         }
         write_lines(lines);
         match output.json {
-            true => stdout::record(&json::line(outcome)),
+            true => stdout::record(&json::line(outcome, &hosts)),
             false => Ok(()),
         }
     }
@@ -300,24 +297,6 @@ impl Reporter for Teller {
     }
 }
 
-/// `fastcp: db1:/data/a: no space left`, `fastcp: /data/a: permission denied`.
-fn sentence(error: &Error, hosts: &EndHosts) -> String {
-    let (host, path) = match error.side {
-        Side::Here => return harmless(&error.to_string()),
-        Side::Source => (&hosts.source, &error.path),
-        Side::Dest => (&hosts.dest, &error.path),
-    };
-    let path = path.as_ref();
-    let path = path.map(|path| printable(path.as_os_str().as_encoded_bytes()));
-    let place = match (host, path) {
-        (Some(host), Some(path)) => format!("{host}:{path}"),
-        (Some(host), None) => host.clone(),
-        (None, Some(path)) => path,
-        (None, None) => return harmless(&format!("fastcp: {}", error.message)),
-    };
-    harmless(&format!("fastcp: {place}: {}", error.message))
-}
-
 /// Writes each line when it arrives.
 fn pass_on(lines: &Receiver<ScreenMessage>, reading: &SnapshotSource) {
     let mut rate = Throughput::default();
@@ -431,6 +410,7 @@ fn write(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Side;
 
     #[test]
     fn an_error_of_a_command_does_not_repeat_what_was_shown() {
@@ -467,24 +447,5 @@ mod tests {
             ..plain
         };
         assert_eq!(told(quiet, &lines, &with("two")), format!("{failed}: two"));
-    }
-
-    #[test]
-    fn an_error_names_the_host_and_the_path_as_they_are_typed() {
-        let hosts = EndHosts {
-            source: None,
-            dest: Some("db1".to_owned()),
-        };
-        let told = |side, path: Option<&str>| {
-            let error = Error::new(Kind::Write, side, "no space left");
-            let error = path.into_iter().fold(error, |error, path| error.at(path));
-            sentence(&error, &hosts)
-        };
-        let path = Some("/srv/x");
-        assert_eq!(told(Side::Dest, path), "fastcp: db1:/srv/x: no space left");
-        assert_eq!(told(Side::Dest, None), "fastcp: db1: no space left");
-        assert_eq!(told(Side::Source, path), "fastcp: /srv/x: no space left");
-        assert_eq!(told(Side::Source, None), "fastcp: no space left");
-        assert_eq!(told(Side::Here, None), "fastcp: no space left");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::errors::{EndHosts, cause};
 use super::{Screen, stdout};
 use crate::algorithms::Method;
 use crate::app::probe::findings::{Finding, Hear, MeasuredCodec};
@@ -235,7 +236,7 @@ fn json_of(probed: &Probed) -> Value {
     let round_trip = (!link.round_trip.is_zero()).then_some(link.round_trip.as_secs_f64());
     json!({
         "exit_code": outcome.exit_code(),
-        "error": outcome.fatal.as_ref().map(ToString::to_string),
+        "error": outcome.fatal.as_ref().map(|error| cause(error, &EndHosts::default())),
         "seconds": outcome.elapsed.as_secs_f64(),
         "route": outcome.route,
         "round_trip_s": round_trip,

@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::report::Reporter;
 use crate::session::Outcome;
 
+use super::errors::{EndHosts, sentence};
 use super::tell::Verbosity;
-use super::{EndHosts, Screen, json, sentence, stdout, summary, width, write_lines};
+use super::{Screen, json, stdout, summary, width, write_lines};
 
 /// The copy to one of several destinations.
 pub struct Copied<'a> {
@@ -46,7 +47,7 @@ impl Screen {
         }
         let lines = copies
             .iter()
-            .map(|copied| json::line_of(copied.dest, copied.outcome));
+            .map(|copied| json::line_of(copied.dest, copied.outcome, &copied.hosts));
         stdout::record(&lines.collect::<String>())
     }
 }
