@@ -242,7 +242,8 @@ impl Client<'_> {
             reverse: None,
             limit: pace.limit.clone(),
         };
-        let counted = chooser.counted();
+        let (known, is_known) = oneshot::channel();
+        let mut counted = chooser.counted(known);
         if let Some(totals) = &totals {
             counted(totals);
         }
@@ -256,7 +257,7 @@ impl Client<'_> {
         tokio::select! {
             over = conversing => over?,
             over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
-            () = chooser.run(listens) => {}
+            () = chooser.run(listens, is_known) => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let SendController::Tuner(tuning) = helm {
@@ -283,7 +284,7 @@ impl Client<'_> {
     }
 
     /// Checks the server's messages before the end takes them.
-    fn check(&self, counted: impl Fn(&Totals)) -> impl FnMut(&Message) -> Result<()> {
+    fn check(&self, mut counted: impl FnMut(&Totals)) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
         move |message| match message {
             Message::Roots(roots) => {

@@ -54,7 +54,7 @@ const LOOK_OUT: Duration = Duration::from_millis(10);
 const SMALL_MAX: u64 = 128 << 10;
 
 /// How long the server may take to dial the client if no other route is allowed: longer than a
-/// dial.
+/// dial. The server dials when it has counted its sources.
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Chooses the route, at the client.
@@ -97,20 +97,24 @@ struct AttemptState {
 
 impl RouteChooser<'_> {
     /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
-    /// server's port and addresses.
-    pub async fn run(self, listen: oneshot::Receiver<Listen>) {
+    /// server's port and addresses, `counted` the end of the count of the sources.
+    pub async fn run(self, listen: oneshot::Receiver<Listen>, counted: oneshot::Receiver<()>) {
         self.connection_set.begin();
         self.want(tuning::first_streams(self.forced));
         match self.request.route.asked {
             None => self.choose(listen).await,
-            Some(route) => self.only(route, listen).await,
+            Some(route) => self.only(route, listen, counted).await,
         }
     }
 
-    /// Returns a function that takes the size of the copy: a small copy waits for no route.
-    pub fn counted(&self) -> impl Fn(&Totals) + use<> {
+    /// Returns a function that takes the size of the copy and passes on that it is known: a small
+    /// copy waits for no route.
+    pub fn counted(&self, known: oneshot::Sender<()>) -> impl FnMut(&Totals) + use<> {
         let (inband, may_choose) = (self.inband.clone(), self.request.route.asked.is_none());
+        let mut known = Some(known);
         move |totals| {
+            // Fails only if no route waits for it.
+            let _ = known.take().map(|known| known.send(()));
             let is_small = totals.streams == 0 && totals.bytes <= SMALL_MAX;
             if is_small && may_choose {
                 inband.offer();
@@ -119,7 +123,12 @@ impl RouteChooser<'_> {
     }
 
     /// Uses one route alone. Ends the copy if that route does not work.
-    async fn only(&self, route: Route, listen: oneshot::Receiver<Listen>) {
+    async fn only(
+        &self,
+        route: Route,
+        listen: oneshot::Receiver<Listen>,
+        counted: oneshot::Receiver<()>,
+    ) {
         let mut running = Running::default();
         match route {
             Route::Direct => {
@@ -140,6 +149,8 @@ impl RouteChooser<'_> {
         }
         let in_vain = async {
             if route == Route::Reverse {
+                // Its sender goes only when the session ends.
+                let _ = counted.await;
                 sleep(REVERSE_PATIENCE).await;
                 if !self.connection_set.was_ever_proven() && !self.connection_set.has_sound() {
                     return "no stream: the host could not connect to this machine".to_owned();

@@ -37,6 +37,7 @@ ways! { local_push, push =>
 
 ways! { local_pull =>
     a_pattern_that_hangs_is_waited_for_and_can_be_left,
+    a_server_that_counts_for_long_dials_after_that,
 }
 
 ways! { local_push, local_pull =>
@@ -232,6 +233,22 @@ fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
         }
         .is_borne();
     }
+}
+
+/// `--route reverse` gives the server 12 s to dial, but only once it may.
+fn a_server_that_counts_for_long_dials_after_that(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = tree(case);
+    let held = Inject::new().hold("getdents64").on("*/src/tree");
+    let copy = case.copying(&["-r", "--route", "reverse"], "tree", "");
+    let copy = copy.inject(&held).start();
+    held.wait_until_struck(1);
+    thread::sleep(Duration::from_secs(13));
+    held.release();
+    copy.wait().succeeds();
+    assert_same(&tree.0, &case.dst.dir("tree").0, Also::Nothing);
 }
 
 /// A FIFO with a small buffer; the `File` is its open reading end.
