@@ -163,9 +163,9 @@ mod tests {
             for data in [&noise[..], &rows, &noise, &noise[..1], &rows] {
                 let encoded = encoder.encode(chunk(data), compress, [0; 32]);
                 // Exactly the output of a new encoder.
-                let anew = Encoder::new(SIZE).encode(chunk(data), compress, [0; 32]);
-                assert_eq!(encoded.codec, anew.codec, "{compress:?}");
-                assert!(encoded.buffer.data() == anew.buffer.data(), "{compress:?}");
+                let fresh = Encoder::new(SIZE).encode(chunk(data), compress, [0; 32]);
+                assert_eq!(encoded.codec, fresh.codec, "{compress:?}");
+                assert!(encoded.buffer.data() == fresh.buffer.data(), "{compress:?}");
                 let decoded = decoder.decode(encoded).unwrap();
                 assert!(decoded.buffer.data() == data, "{compress:?}");
             }

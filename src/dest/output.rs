@@ -166,9 +166,9 @@ impl PipeOutput {
 fn opened_anew(fd: &impl AsFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let anew = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let (one, other) = (fstat(fd).ok()?, fstat(&anew).ok()?);
-    ((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)).then_some(anew)
+    let reopened = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let (one, other) = (fstat(fd).ok()?, fstat(&reopened).ok()?);
+    ((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)).then_some(reopened)
 }
 
 fn is_fifo(path: &Path) -> bool {
@@ -261,7 +261,7 @@ mod tests {
         let (_read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         fcntl_setpipe_size(&write, 4096).unwrap();
         let outlet = PipeOutput::shared(&write, "-", Stop::new()).unwrap();
-        assert_eq!(outlet.step, WRITE_MAX, "opened anew");
+        assert_eq!(outlet.step, WRITE_MAX, "opened again");
         assert!(!fcntl_getfl(&write).unwrap().contains(OFlags::NONBLOCK));
     }
 

@@ -51,13 +51,13 @@ mod ends {
 /// Copies that are cut short, damaged or hindered, and how they go on.
 mod recover {
     mod chaos;
+    mod concurrent_changes;
     mod damaged;
     mod disk;
     mod hung;
     mod interrupted;
     mod killed;
     mod left_behind;
-    mod meanwhile;
     mod reconnect;
     mod resume;
     mod stopped;

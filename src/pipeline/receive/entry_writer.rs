@@ -94,7 +94,7 @@ impl EntryWriter<'_> {
     fn announced(&self, entries: Vec<Entry>) {
         let mut wants = Vec::new();
         for entry in entries {
-            if let Some(first_chunk) = anew(&entry) {
+            if let Some(first_chunk) = second_reading(&entry) {
                 if entry.kind == EntryKind::Pipe {
                     return self.breach("a pipe that is read a second time");
                 }
@@ -535,7 +535,7 @@ fn remember_made(journal: &Journal, directory: &mut Directory, path: Hash) {
 }
 
 /// The number of the first chunk of a repeated reading, if `entry` announces one.
-fn anew(entry: &Entry) -> Option<u64> {
+fn second_reading(entry: &Entry) -> Option<u64> {
     let found = entry
         .extensions
         .iter()

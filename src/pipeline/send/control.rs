@@ -188,7 +188,7 @@ impl SendControl {
         let Unanswered {
             source,
             listed,
-            anew,
+            is_read_again,
         } = announced;
         let found = source.found().clone();
         let size = found.entry.size;
@@ -248,7 +248,7 @@ impl SendControl {
             alone: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             reading: Mutex::new(ReadProgress::Goes),
-            anew,
+            is_read_again,
             digest_only,
             listed,
             live: self.context.options.live.then(|| {

@@ -47,7 +47,7 @@ pub struct SendFile {
     pub reading: Mutex<ReadProgress>,
     /// A change during this reading fails the file: it is the second one, or one of damaged
     /// ranges.
-    pub anew: bool,
+    pub is_read_again: bool,
     /// The receiver wants the digest only.
     pub digest_only: bool,
     /// The path below the destination, for a list of digests.
@@ -65,7 +65,7 @@ pub enum ReadProgress {
     /// The file's end was sent to the receiver.
     Ended,
     /// Abandoned because the file changed. A second reading follows.
-    Anew,
+    Again,
 }
 
 /// The length of a file that may become shorter while it is read.
@@ -181,7 +181,7 @@ impl SendFile {
     /// True if it has failed, or will be read again from the start.
     pub fn is_given_up(&self) -> bool {
         let reading = *self.reading.lock();
-        self.failed.load(Relaxed) || reading == ReadProgress::Anew
+        self.failed.load(Relaxed) || reading == ReadProgress::Again
     }
 
     /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared

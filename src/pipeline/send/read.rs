@@ -290,15 +290,15 @@ impl SendReader {
     /// Handles a failed reading. A file that changed is read once more, unless this was the second
     /// reading or its end was sent. Any other error fails the file.
     pub(super) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
-        let is_last = file.anew || file.live.is_some();
+        let is_last = file.is_read_again || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
             return self.report.fail_file(file, error);
         }
-        match file.leave_reading(ReadProgress::Anew) {
+        match file.leave_reading(ReadProgress::Again) {
             ReadProgress::Goes => {}
             ReadProgress::Ended => return self.report.fail_file(file, error),
             // Another worker has seen it and handles it.
-            ReadProgress::Anew => return,
+            ReadProgress::Again => return,
         }
         // Another thread waits, so that this worker stays free.
         self.scheduler.read_again(file.clone(), error);
@@ -339,7 +339,7 @@ impl SendReader {
             failed: AtomicBool::new(false),
             reading: Mutex::new(ReadProgress::Goes),
             // If it changes while it is read, it fails.
-            anew: true,
+            is_read_again: true,
             digest_only: false,
             listed,
             live: self.context.options.live.then(|| {

@@ -66,10 +66,10 @@ impl Mounted {
         made.then_some(mounted)
     }
 
-    /// Fills the disk below a thin file system, calls `meanwhile` to write, and syncs `file` so
+    /// Fills the disk below a thin file system, calls `writing` to write, and syncs `file` so
     /// that the kernel reports failed writes. Then it gives the disk its room back. True if
     /// writes failed.
-    pub(crate) fn lose(&self, file: &File, meanwhile: impl FnOnce()) -> bool {
+    pub(crate) fn lose(&self, file: &File, writing: impl FnOnce()) -> bool {
         let below = &self.at[0];
         let used = |field: &rustix::fs::StatVfs| (field.f_blocks - field.f_bfree) * field.f_frsize;
         let now = used(&rustix::fs::statvfs(below).expect("its size"));
@@ -78,7 +78,7 @@ impl Mounted {
             assert!(run("mount", &["-o", &options], &[below]), "remount it");
         };
         size(now);
-        meanwhile();
+        writing();
         let failed = file.sync_all().is_err();
         size(4 * now + (1 << 30));
         failed

@@ -33,7 +33,7 @@ pub struct Unanswered {
     pub source: Box<SourceFile>,
     pub listed: Option<ListedPath>,
     /// It changed during the first reading, and this is the second one.
-    pub anew: bool,
+    pub is_read_again: bool,
 }
 
 /// A file that the receiver has and is verifying.
@@ -199,12 +199,12 @@ impl OpenFiles {
         entry: EntryId,
         source: SourceFile,
         listed: Option<ListedPath>,
-        anew: bool,
+        is_read_again: bool,
     ) {
         let announced = Unanswered {
             source: Box::new(source),
             listed,
-            anew,
+            is_read_again,
         };
         self.open.insert(entry, AnnouncedFile::Announced(announced));
     }
