@@ -1,15 +1,15 @@
-//! The number of connections and their congestion control: what the tuner tries where the link is
-//! the bottleneck.
+//! The number of connections and their congestion control: what to try where the link is the
+//! bottleneck.
 
 use std::time::Duration;
 
-use super::Tuner;
 use super::bounds::FAR_AWAY;
-use super::experiment::Change;
+use super::experiment::{Change, Cooldowns};
 use super::model::LIMITED;
-use super::network::GROWING;
+use super::network::{GROWING, Network};
+use super::path::Path;
 use super::queue::QueueDepth;
-use super::terms::{Congestion, streams};
+use super::terms::{Congestion, Decision, streams};
 use super::window::Rates;
 
 /// The payload of a TCP segment on Ethernet.
@@ -19,8 +19,27 @@ const SEGMENT: f64 = 1448.0;
 /// long-term mean, and a copy does not last that long.
 const CUBIC_SLACK: f64 = 3.0;
 
-impl Tuner {
-    pub(super) fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+/// A change to try.
+pub(super) struct Proposal {
+    pub change: Change,
+    pub decision: Decision,
+    /// For the user.
+    pub reason: String,
+}
+
+/// What the choice depends on.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectionChoice<'a> {
+    pub network: &'a Network,
+    pub path: &'a Path,
+    pub holds: &'a Cooldowns,
+    /// In force now.
+    pub decision: Decision,
+}
+
+impl ConnectionChoice<'_> {
+    /// Another number of connections, or another congestion control, that may raise the rate.
+    pub(super) fn propose(&self, now: Duration, rates: &Rates) -> Option<Proposal> {
         // Without traffic there is nothing to learn.
         if rates.wire < 1.0 {
             return None;
@@ -34,9 +53,14 @@ impl Tuner {
             self.network.is_lossy(rates),
         );
         if linked && lossy && self.may_try_bbr(now, rates) {
-            self.begin(now, Change::Congestion(Congestion::Bbr), rates);
-            self.decision.congestion = Congestion::Bbr;
-            return Some(format!("bbr: {:.2} % packet loss", rates.loss * 100.0));
+            return Some(Proposal {
+                change: Change::Congestion(Congestion::Bbr),
+                decision: Decision {
+                    congestion: Congestion::Bbr,
+                    ..self.decision
+                },
+                reason: format!("bbr: {:.2} % packet loss", rates.loss * 100.0),
+            });
         }
         if self.network.start.forced.streams.is_some() {
             return None;
@@ -49,7 +73,7 @@ impl Tuner {
             || (self.network.is_windows_full(rates) && !self.network.is_slow(rates))
             || self
                 .path
-                .is_longer_to_be_tried(&self.network, self.decision.congestion, rates);
+                .is_longer_to_be_tried(self.network, self.decision.congestion, rates);
         if linked && has_room {
             let more = self.more_streams(now, rates, lossy);
             if more.is_some() {
@@ -61,17 +85,12 @@ impl Tuner {
         let fewer = self.decision.streams / 2;
         let change = Change::FewerStreams(fewer);
         if near && busy && fewer > 0 && self.holds.is_open(now, change) {
-            self.begin(now, change, rates);
-            self.decision.streams = fewer;
-            return Some(format!(
-                "{}: fewer can be faster at a low latency",
-                streams(fewer)
-            ));
+            return Some(self.proposal(change, fewer, "fewer can be faster at a low latency"));
         }
         None
     }
 
-    fn more_streams(&mut self, now: Duration, rates: &Rates, lossy: bool) -> Option<String> {
+    fn more_streams(&self, now: Duration, rates: &Rates, lossy: bool) -> Option<Proposal> {
         let full = self.network.is_windows_full(rates);
         let own = self.decision.streams;
         // Loss does not slow bbr down.
@@ -80,7 +99,7 @@ impl Tuner {
         let is_held_back = lossy || full;
         let is_doubtful =
             self.path
-                .is_longer_to_be_tried(&self.network, self.decision.congestion, rates);
+                .is_longer_to_be_tried(self.network, self.decision.congestion, rates);
         let is_full = !is_held_back && !is_doubtful && self.network.has_queue(QueueDepth::Slight);
         if is_full || !self.pays_off(rates, is_held_back) {
             return None;
@@ -94,15 +113,24 @@ impl Tuner {
         if wanted <= own || !self.holds.is_open(now, change) {
             return None;
         }
-        self.begin(now, change, rates);
-        self.decision.streams = wanted;
         let why = match (lossy, full) {
             _ if is_doubtful => "the path may have become longer",
             (true, _) => "the path loses packets",
             (_, true) => "their windows are full",
             _ => "the network is the limit",
         };
-        Some(format!("{}: {why}", streams(wanted)))
+        Some(self.proposal(change, wanted, why))
+    }
+
+    fn proposal(&self, change: Change, wanted: u16, why: &str) -> Proposal {
+        Proposal {
+            change,
+            decision: Decision {
+                streams: wanted,
+                ..self.decision
+            },
+            reason: format!("{}: {why}", streams(wanted)),
+        }
     }
 
     /// New connections start slowly, and the copy ends with the chunks they were given then. The
@@ -122,7 +150,7 @@ impl Tuner {
         !(may_try
             && self
                 .path
-                .may_be_longer(&self.network, self.decision.congestion, rates))
+                .may_be_longer(self.network, self.decision.congestion, rates))
     }
 
     /// Tries bbr only where connections are far below what their windows allow: it takes bandwidth
@@ -179,7 +207,7 @@ fn cubic(loss: f64, round_trip_s: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::sim::{WORLD, World, start};
-    use super::super::{Forced, Sample};
+    use super::super::{Forced, Sample, Tuner};
     use super::*;
     use crate::algorithms::Method;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::Tuner;
 use super::bounds::ROUND_TRIP_MAX;
+use super::connections::ConnectionChoice;
 use super::experiment::{Change, Experiment, Judgement};
 use super::intervals::{APART, Intervals};
 use super::method::{Facts, LADDER, LZMA, MIDDLE, RUNGS, extrapolate, rung as rung_of};
@@ -86,12 +87,15 @@ impl Tuner {
         if let Some(rates) = &quick {
             self.rise.again(now, &mut self.network, rates);
         }
-        let fewer = quick.and_then(|rates| match self.is_queue_certain(now, &rates) {
-            true => self
-                .rise
-                .shrink(now, &mut self.network, &mut self.decision, &rates),
-            false => None,
-        });
+        let fewer =
+            quick.and_then(
+                |rates| match self.connections().is_queue_certain(now, &rates) {
+                    true => self
+                        .rise
+                        .shrink(now, &mut self.network, &mut self.decision, &rates),
+                    false => None,
+                },
+            );
         if fewer.is_some() {
             return fewer;
         }
@@ -371,6 +375,23 @@ impl Tuner {
         self.decision.scout = rung.map(|rung| LADDER[rung]);
     }
 
+    fn connections(&self) -> ConnectionChoice<'_> {
+        ConnectionChoice {
+            network: &self.network,
+            path: &self.path,
+            holds: &self.holds,
+            decision: self.decision,
+        }
+    }
+
+    /// Begins to try another number of connections or another congestion control, if that may help.
+    fn consider_streams(&mut self, now: Duration, rates: &Rates) -> Option<String> {
+        let proposal = self.connections().propose(now, rates)?;
+        self.begin(now, proposal.change, rates);
+        self.decision = proposal.decision;
+        Some(proposal.reason)
+    }
+
     /// Starts a trial; the caller calls this before it changes the decision.
     pub(super) fn begin(&mut self, now: Duration, change: Change, base: &Rates) {
         let newest = self.network.window.newest();
@@ -387,7 +408,7 @@ impl Tuner {
             round_trip: round_trip.min(ROUND_TRIP_MAX),
             before: self.decision,
             base: *base,
-            lasting: self.lasting(change, base),
+            lasting: self.connections().lasting(change, base),
             unevenness: self.network.window.unevenness(self.network.pace().sure),
             began: now,
             drained: newest.frames + u64::from(newest.queued),
