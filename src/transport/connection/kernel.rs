@@ -35,6 +35,8 @@ pub struct KernelFacts {
     pub send_buffer: u32,
     /// Bytes a second that the congestion window and the pacing rate allow.
     pub rate: u64,
+    /// In slow start, so the rate doubles with each round trip.
+    pub is_growing: bool,
     /// Bytes in flight, in whole segments.
     pub under_way: u64,
     /// Bytes in flight or not yet sent; the bytes in flight count as whole segments.
@@ -56,7 +58,17 @@ const QUEUED_MIN: Duration = Duration::from_millis(5);
 impl KernelFacts {
     /// The time until `more` bytes, queued behind the held ones, are acknowledged.
     pub fn due(&self, more: u64) -> Duration {
-        let seconds = self.held.saturating_add(more) as f64 / self.rate.max(1) as f64;
+        self.takes(self.held.saturating_add(more))
+    }
+
+    /// The time in which the connection carries so many bytes.
+    pub fn takes(&self, bytes: u64) -> Duration {
+        let mut seconds = bytes as f64 / self.rate.max(1) as f64;
+        let round_trip = self.round_trip.as_secs_f64();
+        if self.is_growing && round_trip > 0.0 {
+            // The windows of n round trips are 1 + 2 + 4 + ... = 2^n - 1 times the present one.
+            seconds = round_trip * (1.0 + seconds / round_trip).log2();
+        }
         Duration::from_secs_f64(seconds.min(3600.0))
     }
 
@@ -169,6 +181,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         send_buffer: u32::try_from(send_buffer).unwrap_or(u32::MAX),
         rate: (segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)))
             .min(pace),
+        is_growing: info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh,
         under_way: segments(info.tcpi_unacked),
         held: segments(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes),
     })
@@ -191,6 +204,13 @@ mod tests {
         assert_eq!(facts(u64::MAX).unsent_max(), UNSENT_MAX);
         assert_eq!(facts(300_000).due(200_000), Duration::from_secs(1));
         assert!(facts(0).due(u64::MAX / 2) >= Duration::from_secs(3600));
+        let growing = KernelFacts {
+            is_growing: true,
+            round_trip: Duration::from_millis(100),
+            ..facts(300_000)
+        };
+        // Windows of 30, 60, 120 and 240 KB.
+        assert_eq!(growing.due(350_000), Duration::from_millis(400));
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         bound_unsent(&socket, UNSENT_MIN);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_MIN);

@@ -76,8 +76,7 @@ pub(super) fn carried(stats: &ConnectionStats) -> (u64, u64) {
 /// its frame. False if its segments wait in a queue: the queue is the link's, and retransmitted
 /// chunks would wait in it too.
 pub(super) fn is_late(facts: &KernelFacts, rest: u64, idle: &KernelFacts) -> bool {
-    let bytes = facts.held.saturating_add(rest);
-    let by_other = Duration::from_secs_f64((bytes as f64 / idle.rate.max(1) as f64).min(3600.0));
+    let by_other = idle.takes(facts.held.saturating_add(rest));
     !facts.is_queued() && facts.due(rest) > SOON + SOONER * (idle.round_trip + by_other)
 }
 
