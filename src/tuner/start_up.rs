@@ -29,8 +29,8 @@ const STEP: u16 = 2;
 const READY: u16 = 4;
 
 /// The first windows of all usual connections may form a queue of at most 1/[`LEAP`] of a round
-/// trip.
-const LEAP: u32 = 4;
+/// trip: the link then holds about [`PART`] for each of them.
+const LEAP: u32 = 8;
 
 /// Each measured round trip changes the smoothed one by an eighth of the difference (RFC 6298).
 /// After the acknowledgements of a first window the smoothed one has covered about half of the
@@ -49,6 +49,9 @@ const BUSY: f64 = 0.5;
 /// Bytes that each connection should have in flight to recover from a lost packet without a pause:
 /// about forty packets. A link that holds fewer bytes needs no further connection.
 const PART: f64 = (64 << 10) as f64;
+
+/// Bytes that each connection should have in flight before others join it in slow start.
+const FED: u64 = 128 << 10;
 
 /// A link may hold this many times its bandwidth-delay product: as much again in its queue.
 const HOLDS: f64 = 2.0;
@@ -168,6 +171,16 @@ impl StartUp {
         if *at_work >= usual && !rates.is_some_and(wants) {
             return false;
         }
+        // In a later rise the old connections grow slowly, and new ones are to find the new rate.
+        let is_first = self.until.is_none();
+        let is_lossy = rates.is_some_and(|rates| rates.loss >= LOSSY);
+        let fed = match is_first && !is_lossy {
+            true => fed(&newest),
+            false => u16::MAX,
+        };
+        if *at_work >= fed {
+            return true;
+        }
         self.confirmed_at = newest.confirmed_bytes + confirming(&newest);
         let by = match self.is_first_step(*at_work) {
             true => FIRST_STEP,
@@ -178,7 +191,7 @@ impl StartUp {
         } else {
             target
         };
-        *at_work = at_work.saturating_mul(by).min(most);
+        *at_work = at_work.saturating_mul(by).min(most).min(fed);
         true
     }
 
@@ -232,6 +245,17 @@ impl StartUp {
             confirmed_at: network.window.newest().confirmed_bytes,
             until: Some(now + network.pace().opening),
         };
+    }
+}
+
+/// How many connections the bytes in flight suffice for. With more, all of them leave slow start
+/// by loss at once: each then has too few bytes in flight for the kernel to notice the queue in
+/// time (20 Mbit/s, 200 ms, 60 MB of database pages: 6.0 s with 2 or 4, 6.9 s with 8 or 16).
+fn fed(sample: &Sample) -> u16 {
+    match sample.under_way_bytes {
+        // Unknown.
+        0 => u16::MAX,
+        bytes => (bytes / FED) as u16,
     }
 }
 
