@@ -103,7 +103,7 @@ pub(super) struct Args {
     /// Replace files and write devices that are in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
-    /// Read block devices past the page cache, or fail
+    /// Bypass the page cache on block devices, or fail
     #[arg(long, help_heading = COPYING)]
     pub direct_io: bool,
     /// Copy files that change while they are read
