@@ -259,7 +259,7 @@ pub(super) struct Args {
     /// Print the result as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
-    /// Measure [HOST:[PATH]] for 15 s and copy nothing
+    /// Measure [HOST:[PATH]] up to 15 s; copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
     /// File that the probe reads and compresses
