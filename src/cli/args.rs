@@ -23,9 +23,9 @@ use super::values::{
 const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
 
 const ABOUT: &str = "\
-Copies files between hosts: scp's command line, parallel streams, compressed,
-encrypted, verified. SOURCE and DEST are [USER@]HOST:PATH, a PATH here (./a:b
-if it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
+Copies files between hosts like scp: compressed, encrypted and verified, over
+parallel streams. SOURCE and DEST are [USER@]HOST:PATH, a local PATH (./a:b if
+it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
 Topics: scp rsync destination pipes devices many-hosts backups database-moves
@@ -34,23 +34,23 @@ routes tuning resume exit-codes install confined-keys security developing
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
 Exit codes: 0 complete and verified; 1 files failed for several reasons; 2
-usage; 3 no connection or login; 4 an end cannot run fastcp; 5 lost connection;
+usage; 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
 device; 12 another fastcp writes there; 13 internal error; 128+n signal n
 
 Examples:
-  fastcp big.iso host:                    into the home directory there
-  fastcp -r host:/var/db .                a directory from there, as ./db
+  fastcp big.iso host:                    into the remote home directory
+  fastcp -r host:/var/db .                a remote directory, as ./db
   fastcp -r db/ host:/data/db             the content of db, into /data/db
-  fastcp -r db1:/srv/x db2:/srv           from host to host, not through here
-  fastcp -P 2222 'me@host:*.log' logs/    files that match there
+  fastcp -r db1:/srv/x db2:/srv           between hosts, directly if possible
+  fastcp -P 2222 'me@host:*.log' logs/    remote files that match
   pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
-  fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine alone";
+  fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine, without ssh";
 
 const COPYING: &str = "Copying";
 const STREAMS: &str = "Pipes and commands";
-const KEPT: &str = "What is kept";
+const METADATA: &str = "Metadata and links";
 const SSH: &str = "ssh";
 const DATA: &str = "Data";
 const OUTPUT: &str = "Output";
@@ -79,7 +79,7 @@ pub(super) struct Args {
     /// Also copy to DEST (repeatable)
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
-    /// Also copy to each DEST in FILE, one a line
+    /// Also copy to each DEST in FILE, one per line
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub also_from: Option<PathBuf>,
     /// Keep existing files; exit 11 if one differs
@@ -94,7 +94,7 @@ pub(super) struct Args {
     /// Do not resume an interrupted copy
     #[arg(long, help_heading = COPYING)]
     pub no_resume: bool,
-    /// Resume without reading what is already there
+    /// Resume without verifying data of earlier runs
     #[arg(long, help_heading = COPYING)]
     pub trust_partial: bool,
     /// Write in place; a failure may leave half a file
@@ -119,7 +119,7 @@ pub(super) struct Args {
     /// Pipe the data into CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Expected length of a pipe, or bytes of /dev/zero
+    /// Expected pipe length; bytes to read of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// Keep the received part of a pipe that was cut off
@@ -133,11 +133,11 @@ pub(super) struct Args {
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
 
-    /// Keep modes and times, and set-id bits for the same owner
-    #[arg(short = 'p', help_heading = KEPT)]
+    /// Preserve modes and times, and set-id bits for the same owner
+    #[arg(short = 'p', help_heading = METADATA)]
     pub preserve: bool,
     /// Follow symbolic links in directories
-    #[arg(short = 'L', help_heading = KEPT)]
+    #[arg(short = 'L', help_heading = METADATA)]
     pub follow_links: bool,
 
     #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
@@ -166,20 +166,20 @@ pub(super) struct Args {
     /// Forward the ssh agent
     #[arg(short = 'A', help_heading = SSH)]
     pub forward_agent: bool,
-    /// Command that runs fastcp there ("sudo -n fastcp")
+    /// Command that runs fastcp on HOST ("sudo -n fastcp")
     #[arg(long, value_name = "CMD", help_heading = SSH)]
     pub remote_path: Option<String>,
-    /// Run fastcp there with sudo, as USER [root]
+    /// Run fastcp on HOST with sudo, as USER [root]
     #[arg(long, value_name = "USER", help_heading = SSH, num_args = 0..=1, require_equals = true,
           default_missing_value = "root", value_parser = user)]
     pub sudo: Option<String>,
-    /// Do not install fastcp on a host that lacks it
+    /// Do not install fastcp on HOST if it is missing
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
     /// Remove the installed fastcp from HOST:; copy nothing
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
-    /// How to start fastcp there: ssh, local [ssh]
+    /// How to start fastcp on HOST: ssh, local [ssh]
     #[arg(long, value_name = "HOW", help_heading = SSH, default_value = "ssh", value_parser = rsh(),
           hide_default_value = true, hide_possible_values = true)]
     pub rsh: Rsh,
@@ -195,7 +195,7 @@ pub(super) struct Args {
     /// Give way to other traffic on the link
     #[arg(long, help_heading = DATA)]
     pub polite: bool,
-    /// Idle CPU and I/O class at both ends
+    /// Run at idle CPU and I/O priority at both ends
     #[arg(long, help_heading = DATA)]
     pub nice: bool,
     /// Do not fill the page cache at either end
@@ -215,7 +215,7 @@ pub(super) struct Args {
     /// Address of this machine for data connections
     #[arg(long, value_name = "ADDR", help_heading = DATA)]
     pub bind: Option<IpAddr>,
-    /// Address at which the listening end is dialled
+    /// Connect to ADDR to reach the listening end
     #[arg(long, value_name = "ADDR", help_heading = DATA, value_parser = address)]
     pub address: Option<String>,
     /// auto, none, lz4, zstd[:N], gzip[:N], lzma[:N]
@@ -253,7 +253,7 @@ pub(super) struct Args {
     /// Verbose, with ssh's debug output; -vv for more
     #[arg(short = 'v', action = ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
-    /// Print the summary even if stderr is no terminal
+    /// Print the summary even if stderr is not a terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
     /// Print the result as a line of JSON on stdout
