@@ -47,6 +47,7 @@ use crate::pipeline::send::Sender;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::transport::connections::{ConnectionSet, DeadConnections, Flow};
+use crate::transport::routes::{NO_ANSWER, blocked, cut_off};
 use crate::wire::message::{ConnectionFacts, Heartbeat, Message, Tune};
 
 /// Time between two heartbeats.
@@ -322,19 +323,13 @@ impl HeartShared {
         let connection_set = &self.terms.connection_set;
         let cause = connection_set
             .last_cause()
-            .unwrap_or_else(|| "no answer".into());
-        let (seconds, host) = (self.timeout.as_secs(), self.host());
+            .unwrap_or_else(|| NO_ANSWER.to_owned());
         if connection_set.was_ever_proven() {
-            let message = format!(
-                "all streams were lost and none could be restored within {seconds} s: {cause}"
-            );
-            return Error::new(Kind::Lost, Side::Here, message);
+            return cut_off(self.timeout, &cause);
         }
-        let message = format!(
-            "{host}: logged in, but no stream within {seconds} s: {cause}; \
-             a firewall may block it (see --ports and --route)"
-        );
-        Error::new(Kind::Connect, Side::Here, message)
+        let seconds = self.timeout.as_secs();
+        let why = format!("no stream within {seconds} s: {cause}");
+        blocked(Some(self.host()), why)
     }
 
     fn host(&self) -> &str {

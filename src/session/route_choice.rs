@@ -26,7 +26,7 @@ use super::connection_control::Inband;
 use super::data_connections::end_later;
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
-use crate::error::{Error, Kind, Side};
+use crate::error::Error;
 use crate::manifest::Totals;
 use crate::outcome::Remembered;
 use crate::session::context::ClientContext;
@@ -37,7 +37,7 @@ use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
 use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::{DialAnswer, Places};
-use crate::transport::routes::{Connection, Route};
+use crate::transport::routes::{Connection, NO_ANSWER, Route, blocked};
 use crate::tuner;
 use crate::units::printable;
 use crate::wire::hello::Hello;
@@ -279,7 +279,7 @@ impl RouteChooser<'_> {
                 continue;
             }
             if route < chosen && running.has(route) && !self.has_failed(route) {
-                self.notes.failed(route, "no answer");
+                self.notes.failed(route, NO_ANSWER);
             }
             if route == Route::Reverse && running.has(route) {
                 let nowhere = Listen {
@@ -325,9 +325,6 @@ impl RouteChooser<'_> {
     fn no_way(&self, why: &str) -> Error {
         let host = printable(self.host.name.as_bytes());
         let why = why.split(" (os error").next().unwrap_or(why);
-        let message = format!(
-            "{host}: logged in, but {why}; a firewall may block it (see --ports and --route)"
-        );
-        Error::new(Kind::Connect, Side::Here, message)
+        blocked(Some(&host), why)
     }
 }

@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::app::probe::findings::{Carried, Finding, Hear};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::Result;
 use crate::session::context::{LinkTest, TestEnds};
 use crate::session::request::Compress;
 use crate::session::{host, tuning};
+use crate::transport::routes::blocked;
 use crate::tuner::{Decision, Sample, Start, Tuner};
 use crate::wire::message::Tried;
 
@@ -74,6 +75,8 @@ pub struct LinkFacts {
 
 /// Runs once, in the single session of a probe.
 pub struct LinkProbe {
+    /// The other end's name, made printable.
+    host: String,
     hear: Hear,
     /// `--compress`, which does not apply to the test itself.
     compress: Compress,
@@ -92,8 +95,9 @@ impl LinkTest for LinkProbe {
 }
 
 impl LinkProbe {
-    pub fn new(compress: Compress, hear: Hear) -> LinkProbe {
+    pub fn new(host: String, compress: Compress, hear: Hear) -> LinkProbe {
         LinkProbe {
+            host,
             hear,
             compress,
             tried: watch::Sender::new(None),
@@ -178,12 +182,8 @@ impl LinkProbe {
                 return Ok(());
             }
             if began.elapsed() > FIRST_PATIENCE {
-                let message = format!(
-                    "logged in, but no data arrived within {} s; a firewall may block it (see --ports and \
-                     --route)",
-                    FIRST_PATIENCE.as_secs()
-                );
-                return Err(Error::new(Kind::Connect, Side::Here, message));
+                let why = format!("no data arrived within {} s", FIRST_PATIENCE.as_secs());
+                return Err(blocked(Some(&self.host), why));
             }
             sleep(LOOK).await;
         }

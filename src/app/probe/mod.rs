@@ -22,6 +22,7 @@ use crate::session::context::ClientContext;
 use crate::session::probe_place::SOURCE;
 use crate::session::request::{Compress, EndKind, Operand, Outcome, Request, Retry};
 use crate::tuner::{self, Facts, Forecast, LADDER, Measured, rung};
+use crate::units::printable;
 use crate::wire::message::Tried;
 pub use findings::{Carried, Finding, Hear, MeasuredCodec};
 use link::{LinkFacts, LinkProbe};
@@ -99,7 +100,9 @@ impl Probe {
             sample,
         } = self;
         let compress = std::mem::replace(&mut request.options.compress, Compress::None);
-        let test = Arc::new(LinkProbe::new(compress, hear.clone()));
+        let host = request.host().map_or("", |host| &host.name);
+        let host = printable(host.as_bytes());
+        let test = Arc::new(LinkProbe::new(host, compress, hear.clone()));
         let mut client = ClientContext::new(Arc::new(Progress::default()), reporter);
         client.probe = Some(test.clone());
         let mut codecs = Codecs::default();

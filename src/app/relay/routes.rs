@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
-use crate::error::{Error, Kind, Side};
+use crate::error::Error;
 use crate::session::connection_control::Inband;
 use crate::session::context::ClientContext;
 use crate::session::polite;
@@ -22,7 +22,7 @@ use crate::session::route_choice::{Notes, look_up};
 use crate::ssh;
 use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::DialAnswer;
-use crate::transport::routes::{Route, addresses};
+use crate::transport::routes::{NO_ANSWER, Route, addresses, blocked, cut_off};
 use crate::units::{harmless, printable};
 use crate::wire::message::{Listen, Message};
 use crate::wire::progress_report::ProgressReport;
@@ -138,7 +138,7 @@ impl RelayRoutes<'_> {
             }
             let error = match was_sound {
                 false if since.elapsed() >= PATIENCE => self.no_way(),
-                true if since.elapsed() >= timeout => self.cut_off(timeout),
+                true if since.elapsed() >= timeout => cut_off(timeout, &self.cause()),
                 _ => continue,
             };
             self.client.shutdown.end(error);
@@ -362,34 +362,23 @@ impl RelayRoutes<'_> {
     /// Keeps a more precise reason if there is one.
     fn note(&self, route: Route) {
         if !self.notes.has(route) {
-            self.notes.failed(route, "no answer");
+            self.notes.failed(route, NO_ANSWER);
         }
     }
 
     fn no_way(&self) -> Error {
         let (source, dest) = self.request.hosts().expect("both ends are remote");
-        let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
-        let message = format!(
-            "logged in, but no stream between {} and {}: {cause}; a firewall may \
-             block it (see --ports and --route)",
-            shown(source),
-            shown(dest)
-        );
-        Error::new(Kind::Connect, Side::Here, message)
-    }
-
-    fn cut_off(&self, timeout: Duration) -> Error {
-        let cause = self.cause().unwrap_or_else(|| "no answer".to_owned());
-        let seconds = timeout.as_secs();
-        let message =
-            format!("all streams were lost and none could be restored within {seconds} s: {cause}");
-        Error::new(Kind::Lost, Side::Here, message)
+        let (source, dest) = (shown(source), shown(dest));
+        let why = format!("no stream between {source} and {dest}: {}", self.cause());
+        blocked(None, why)
     }
 
     /// Why the sender lost its last connection, or could not make one.
-    fn cause(&self) -> Option<String> {
+    fn cause(&self) -> String {
         let cause = harmless(&self.account.borrow().cause);
-        let cause = cause.split(" (os error").next().unwrap_or_default();
-        (!cause.is_empty()).then(|| cause.to_owned())
+        match cause.split(" (os error").next() {
+            None | Some("") => NO_ANSWER.to_owned(),
+            Some(cause) => cause.to_owned(),
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 
-use crate::transport::routes::Route;
+use crate::transport::routes::{NO_ANSWER, Route};
 
 /// One for each session.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl Notes {
             && used != Route::Inband;
         match told {
             Some((_, why)) => Some(why.clone()),
-            None => is_silent.then(|| "no answer".to_owned()),
+            None => is_silent.then(|| NO_ANSWER.to_owned()),
         }
     }
 

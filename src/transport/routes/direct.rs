@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Connection;
+use super::{Connection, NO_ANSWER};
 use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::handshake::{ConnectionId, Keyring};
 use crate::transport::connection::prepare;
@@ -233,7 +233,7 @@ async fn connect(address: SocketAddr, bind: Option<IpAddr>) -> io::Result<TcpStr
     };
     match timeout(DIAL_TIMEOUT, connecting).await {
         Ok(connected) => connected,
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER)),
     }
 }
 

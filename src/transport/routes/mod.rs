@@ -12,11 +12,13 @@ pub mod ssh_login;
 mod unproven;
 
 use std::fmt;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::connection::duplex::Duplex;
 use super::connection::handshake::{ConnectionId, ExpectedAnswer};
+use crate::error::{Error, Kind, Side};
 use crate::wire::hello::STREAMS_MAX;
 
 /// A way to make connections. A discriminant is the upper byte of the numbers of its streams.
@@ -99,6 +101,26 @@ pub struct Fate {
     pub carried: bool,
     pub cause: String,
 }
+
+/// ssh works, but no data came through. `why` completes "logged in, but". `host` is the other end,
+/// if the client is one.
+pub fn blocked(host: Option<&str>, why: impl fmt::Display) -> Error {
+    let host = host.map_or_else(String::new, |host| format!("{host}: "));
+    let message =
+        format!("{host}logged in, but {why}; a firewall may block it (see --ports and --route)");
+    Error::new(Kind::Connect, Side::Here, message)
+}
+
+/// All connections were lost, and no other came up within `time`.
+pub fn cut_off(time: Duration, cause: &str) -> Error {
+    let seconds = time.as_secs();
+    let message =
+        format!("all streams were lost and none could be restored within {seconds} s: {cause}");
+    Error::new(Kind::Lost, Side::Here, message)
+}
+
+/// The reason if nothing is known but silence.
+pub const NO_ANSWER: &str = "no answer";
 
 #[cfg(test)]
 mod tests {
