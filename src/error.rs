@@ -145,6 +145,24 @@ impl Error {
         Error::new(Kind::Usage, Side::Here, message)
     }
 
+    /// A thread or task of this process panicked, which has printed its own message.
+    pub fn panicked() -> Self {
+        let message = "internal error: fastcp panicked (its message is above); please report it";
+        Error::new(Kind::Breach, Side::Here, message)
+    }
+
+    /// `who` ("the sender", "fastcp there") broke the protocol. `what` says how.
+    pub fn breach(side: Side, who: &str, what: impl fmt::Display) -> Self {
+        let message = format!("{who} sent an invalid message: {what}; please report this bug");
+        Error::new(Kind::Breach, side, message)
+    }
+
+    /// Another process writes the file at `path`, or copies to that place.
+    pub fn busy(path: impl AsRef<Path>) -> Self {
+        let message = "another fastcp is writing there; wait for it to end, or stop it";
+        Error::new(Kind::Busy, Side::Dest, message).at(path)
+    }
+
     /// `/data/a: no space left`, for a line that is about the host where it is printed.
     pub fn in_place(&self) -> String {
         use std::os::unix::ffi::OsStrExt;

@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, LocalSet};
 use super::{local, retries};
 use crate::app::copy::{digest_list, digests_written, over};
 use crate::chunk::CHUNK_SIZE;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result};
 use crate::pipeline::send::cache::{CacheShare, ChunkCache};
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
@@ -174,8 +174,7 @@ async fn carry_out(
             over = copies.join_next() => match over {
                 Some(Ok((number, outcome))) => outcomes[number] = Some(outcome),
                 Some(Err(_)) => {
-                    let message = "a bug in fastcp: a task panicked (its message is above)";
-                    all.end(Error::new(Kind::Breach, Side::Here, message));
+                    all.end(Error::panicked());
                 }
                 None => return,
             },

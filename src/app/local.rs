@@ -26,7 +26,7 @@ use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
-use crate::session::{host, rate_file, runtime};
+use crate::session::{host, rate_file};
 use crate::transport::rate_limit::RateLimiter;
 use crate::wire::message::{Message, Roots};
 
@@ -47,7 +47,7 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
         totals = operands::scan(&found, &options, client) => totals,
         () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
-    let totals = totals.map_err(|_| runtime::panicked())?;
+    let totals = totals.map_err(|_| Error::panicked())?;
     client.progress.set_totals(totals);
     let started = Both::start(request, client, &options, budget, (found, totals)).await?;
     let Both {

@@ -31,10 +31,10 @@ const TEXT_MAX: usize = 4095;
 /// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
 pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
     let EntryKind::Symlink(text) = &entry.kind else {
-        return Err(broken(slot, "a link without its text"));
+        return Err(broken(slot, "a symbolic link without a target"));
     };
     if text.is_empty() || text.len() > TEXT_MAX || text.contains(&0) {
-        return Err(broken(slot, "a link whose text cannot be one"));
+        return Err(broken(slot, "a symbolic link with an invalid target"));
     }
     if rules.links_inside && may_leave(text, slot.dir.depth()) {
         return Err(slot.refused(
@@ -245,8 +245,8 @@ fn copy(first: &LinkTarget, slot: &EntrySlot, entry: &Entry, rules: &Rules) -> R
     Ok(Placement::Copied)
 }
 
-fn broken(slot: &EntrySlot, message: &str) -> Error {
-    Error::new(Kind::Breach, Side::Dest, message).at(slot.path())
+fn broken(slot: &EntrySlot, what: &str) -> Error {
+    Error::breach(Side::Dest, "the sender", what).at(slot.path())
 }
 
 #[cfg(test)]

@@ -356,8 +356,8 @@ impl Partial {
         match offset.checked_add(len) {
             Some(end) if end <= self.entry.size || self.entry.kind == EntryKind::Pipe => Ok(()),
             _ => {
-                let message = "the sender sent bytes beyond the end of the file";
-                Err(Error::new(Kind::Breach, Side::Dest, message).at(self.slot().path()))
+                let what = "bytes beyond the end of the file";
+                Err(Error::breach(Side::Dest, "the sender", what).at(self.slot().path()))
             }
         }
     }

@@ -172,7 +172,7 @@ impl ReorderState {
         }
         let (start, len) = (chunk.place().offset, len_of(&chunk));
         let Some(end) = start.checked_add(len).filter(|_| len > 0) else {
-            return Err(breach("a chunk that no pipe has"));
+            return Err(breach("a chunk of an invalid length"));
         };
         if end <= self.written {
             return Ok(Put::Written);
@@ -187,10 +187,10 @@ impl ReorderState {
         }
         let before = self.waiting.range(..end).next_back();
         if start < self.next || before.is_some_and(|(at, chunk)| at + len_of(chunk) > start) {
-            return Err(breach("chunks that overlap"));
+            return Err(breach("overlapping chunks"));
         }
         if self.waiting.len() >= window {
-            return Err(breach("more chunks ahead than the window has room for"));
+            return Err(breach("more chunks than the window has room for"));
         }
         self.waiting.insert(start, chunk);
         Ok(Put::Taken)
@@ -234,8 +234,7 @@ fn len_of(chunk: &VerifiedChunk) -> u64 {
 }
 
 fn breach(what: &str) -> Error {
-    let message = format!("the sender sent an invalid message: {what}");
-    Error::new(Kind::Breach, Side::Dest, message)
+    Error::breach(Side::Dest, "the sender", what)
 }
 
 #[cfg(test)]

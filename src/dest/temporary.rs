@@ -56,7 +56,7 @@ impl Temporary {
                 slot.dir.open(&name, flags, Mode::RUSR | Mode::WUSR)
             };
             let Some(opened) = OwnName::claim(&slot.dir, &name, make) else {
-                return Err(busy(slot));
+                return Err(Error::busy(slot.path()));
             };
             match opened {
                 Ok((own, fd)) => {
@@ -72,7 +72,7 @@ impl Temporary {
                 Err(cause) => return Err(slot.name_error("cannot create a file", cause)),
             }
         }
-        Err(busy(slot))
+        Err(Error::busy(slot.path()))
     }
 
     /// Locks a new file. None if that fails: another process was faster, or there are no locks and
@@ -133,7 +133,7 @@ impl Temporary {
             }
         };
         match OwnName::claim(&slot.dir, &name, open) {
-            None => Err(busy(slot)),
+            None => Err(Error::busy(slot.path())),
             Some(Ok((name, (file, stat)))) => Ok(Some(Temporary {
                 slot: slot.clone(),
                 file,
@@ -142,7 +142,7 @@ impl Temporary {
                 existing: true,
             })),
             Some(Err(cause)) if Errno::from_io_error(&cause) == Some(Errno::AGAIN) => {
-                Err(busy(slot))
+                Err(Error::busy(slot.path()))
             }
             // A file that cannot be shown to be the right one is not resumed.
             Some(Err(_)) => Ok(None),
@@ -253,7 +253,7 @@ fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     };
     match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::AGAIN) => return Err(busy(slot)),
+        Err(Errno::AGAIN) => return Err(Error::busy(slot.path())),
         // Nothing shows whether its writer is at work.
         Err(_) => return Ok(false),
     }
@@ -289,15 +289,6 @@ fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
         Some(Errno::NOENT) => Ok(true),
         _ => Err(slot.error("cannot remove the partial file of an earlier run", cause)),
     }
-}
-
-fn busy(slot: &EntrySlot) -> Error {
-    Error::new(
-        Kind::Busy,
-        Side::Dest,
-        "another fastcp is writing there; wait for it to end, or stop it",
-    )
-    .at(slot.path())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::record::{Hash, JournalUserKey};
 use super::{past, process};
 use crate::dir::Dir;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Result};
 use crate::manifest::file_type;
 use crate::units::printable;
 
@@ -88,7 +88,7 @@ pub(super) fn take(
             _ => return Ok(None),
         }
     }
-    Err(busy(waiting.path))
+    Err(Error::busy(waiting.path))
 }
 
 /// True for a regular file of this user with one name.
@@ -107,15 +107,6 @@ fn make_private(file: &File, stat: &Stat) -> bool {
     let has_modes = fchmod(file, Mode::RUSR | Mode::WUSR).is_ok()
         && fstat(file).is_ok_and(|now| now.st_mode & 0o7077 == 0);
     !has_modes || file.set_len(0).is_ok()
-}
-
-fn busy(path: &Path) -> Error {
-    Error::new(
-        Kind::Busy,
-        Side::Dest,
-        "another fastcp is writing there; wait for it to end, or stop it",
-    )
-    .at(path)
 }
 
 /// How long this process has waited, and what it has done about it.
@@ -140,7 +131,7 @@ impl LockWait {
     fn go_on(&mut self, file: &File, user: &JournalUserKey, waiting: &WaitForLock) -> Result<()> {
         let waited = self.since.elapsed();
         if (waiting.is_ending)() || waited > PATIENCE {
-            return Err(busy(waiting.path));
+            return Err(Error::busy(waiting.path));
         }
         // Another client may name any session, but only the same client has the same owner.
         let holder = past::last_session(file, user).filter(|(holder, owner)| {
@@ -155,7 +146,7 @@ impl LockWait {
         }
         let silent = silence(file);
         if silent < FRESH {
-            return Err(busy(waiting.path));
+            return Err(Error::busy(waiting.path));
         }
         if !self.told {
             self.told = true;

@@ -33,7 +33,7 @@ use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn};
 use crate::session::operands::{self, Expanded};
 use crate::session::request::{Host, Request};
-use crate::session::{runtime, tuning};
+use crate::session::tuning;
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::rate_limit::RateLimiter;
@@ -183,7 +183,7 @@ impl Pushed {
         R: AsyncRead + Unpin,
     {
         let totals = control_reader.during(self.scan).await?;
-        let totals = totals.map_err(|_| runtime::panicked())?;
+        let totals = totals.map_err(|_| Error::panicked())?;
         Ok((self.expanded, totals))
     }
 

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Result, Side};
 use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::handshake::{ConnectionId, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
@@ -105,7 +105,7 @@ impl Inband {
                     false => self.hand_on(link),
                 }
             }
-            _ => return Err(breach("credit out of place")),
+            _ => return Err(breach("unexpected credit")),
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ impl Inband {
             InbandEnds::Receiving(receiving) => receiving
                 .take(bytes)
                 .map_err(|error| breach(&error.to_string())),
-            _ => Err(breach("data out of place")),
+            _ => Err(breach("unexpected data")),
         }
     }
 
@@ -163,7 +163,7 @@ impl ConnectionControl {
             }
             Message::Dial(at) => match &mut self.reverse {
                 Some(reverse) => reverse.dial(&at),
-                None => return Err(breach("a server tells where to dial")),
+                None => return Err(breach("an address to connect to")),
             },
             // Only the user limits a client.
             Message::Tune(tune) if self.reverse.is_some() => {
@@ -172,7 +172,7 @@ impl ConnectionControl {
                 }
             }
             Message::Tune(_) => {}
-            _ => return Err(breach("a message out of place")),
+            _ => return Err(breach("an unexpected type")),
         }
         Ok(())
     }
@@ -258,6 +258,5 @@ impl Reverse {
 }
 
 fn breach(what: &str) -> Error {
-    let message = format!("fastcp there sent an invalid message: {what}");
-    Error::new(Kind::Breach, Side::Here, message)
+    Error::breach(Side::Here, "fastcp there", what)
 }

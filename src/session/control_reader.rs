@@ -137,12 +137,12 @@ async fn hear<R: AsyncRead + Unpin>(
                 }),
                 Ok(Some(message)) if is_of_an_end(&message) => message,
                 Ok(None) => continue,
-                _ => return Err(breach("the other end's words")),
+                _ => return Err(breach("a relayed message of an unexpected type")),
             },
             // Shows only that the client is alive, as the counted bytes do already.
             (Message::Heartbeat(_), MessageOrigin::Between) => continue,
             (message, MessageOrigin::Between) if is_of_an_end(&message) && !is_tune(&message) => {
-                return Err(breach("words that are the other end's"));
+                return Err(breach("a message that only the other end may send"));
             }
             (message, _) => message,
         };
@@ -224,16 +224,14 @@ fn named(error: Error, host: Option<&str>) -> Error {
 
 /// Control ended in the middle of a copy.
 pub fn lost(error: ControlError) -> Error {
-    let kind = match &error {
-        ControlError::BadMessage(_) => Kind::Breach,
-        _ => Kind::Lost,
-    };
-    Error::new(kind, Side::Here, error.to_string())
+    match error {
+        ControlError::BadMessage(bad) => Error::breach(Side::Here, "fastcp there", bad),
+        error => Error::new(Kind::Lost, Side::Here, error.to_string()),
+    }
 }
 
 pub fn breach(what: &str) -> Error {
-    let message = format!("the client sent an invalid message: {what}");
-    Error::new(Kind::Breach, Side::Here, message)
+    Error::breach(Side::Here, "the client", what)
 }
 
 #[cfg(test)]

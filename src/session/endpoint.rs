@@ -77,7 +77,7 @@ impl SendingEnd {
         self.sender
             .control
             .answer(message)
-            .map_err(|breach| Error::new(Kind::Breach, Side::Here, breach.to_string()))
+            .map_err(|breach| Error::breach(Side::Here, "the receiver", breach))
     }
 
     /// Waits until the receiver says that everything is in place.
@@ -254,8 +254,7 @@ fn spawn(shutdown: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Resu
     let shutdown = shutdown.clone();
     threads::start(move || {
         if catch_unwind(AssertUnwindSafe(body)).is_err() {
-            let message = "a bug in fastcp: a thread panicked (its message is above)";
-            shutdown.end(Error::new(Kind::Breach, Side::Here, message));
+            shutdown.end(Error::panicked());
         }
     })
 }

@@ -280,8 +280,7 @@ pub fn end_on_panic(shutdown: Arc<Shutdown>) {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
-        let message = "a bug in fastcp: it panicked (the message is above)";
-        shutdown.end(Error::new(Kind::Breach, Side::Here, message));
+        shutdown.end(Error::panicked());
     }));
 }
 

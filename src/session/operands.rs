@@ -15,7 +15,6 @@ use crate::manifest::{Root, Totals};
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
-use crate::session::runtime;
 use crate::session::{owner, probe_place};
 use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec, Sources, Walk};
 use crate::units::printable;
@@ -113,7 +112,7 @@ pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expande
     let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
     tokio::select! {
-        found = looking => found.map_err(|_| runtime::panicked()),
+        found = looking => found.map_err(|_| Error::panicked()),
         () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }

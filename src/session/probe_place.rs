@@ -18,7 +18,11 @@ pub fn nowhere() -> SinkSpec {
 /// The same as for a copy to that place.
 pub async fn write_there(spec: Spec) -> Result<Tried> {
     let trying = tokio::task::spawn_blocking(move || dest::try_writing(&spec));
-    let failed = |_| Error::new(Kind::Write, Side::Dest, "the trial failed");
+    let failed = |_| Error {
+        kind: Kind::Write,
+        side: Side::Dest,
+        ..Error::panicked()
+    };
     let WriteTest {
         bytes,
         written,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Result};
 use crate::threads;
 
 /// Threads that drive sockets and control. The pipeline's own threads do the work.
@@ -50,11 +50,5 @@ pub fn runtime() -> Result<tokio::runtime::Runtime> {
 /// If the work panicked.
 pub async fn off_task<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|_| panicked())
-}
-
-/// The error of a task that panicked, which has printed its own message.
-pub fn panicked() -> Error {
-    let message = "a bug in fastcp: a task panicked (its message is above)";
-    Error::new(Kind::Breach, Side::Here, message)
+    done.map_err(|_| Error::panicked())
 }

@@ -174,7 +174,7 @@ async fn copy<R: AsyncRead + Unpin>(
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<()> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming)).await;
-    let (mut open, secret) = opened.unwrap_or_else(|_| Err(breach("no opening")))?;
+    let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
     permit.check(&open)?;
     permit.bound(&mut open)?;
     open.options.polite = client.polite;
@@ -458,6 +458,12 @@ impl<'a> ServerCopy<'a> {
         ));
         end
     }
+}
+
+fn no_request() -> Error {
+    let seconds = HELLO_TIMEOUT.as_secs();
+    let message = format!("the client requested no copy within {seconds} s");
+    Error::new(Kind::Breach, Side::Here, message)
 }
 
 /// Makes this login a data connection of another login's session.

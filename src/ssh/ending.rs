@@ -218,7 +218,8 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
             "ssh ended without a message: a signal ended it here, or ended fastcp there".to_owned(),
         ),
         (_, Some(code)) if code == Kind::Breach.exit_code() || code == RUST_PANIC => {
-            let message = "fastcp stopped there with an internal error (its message is above)";
+            let message = "fastcp there stopped with an internal error (its message is above); please \
+                           report it";
             Some(Error::new(Kind::Breach, Side::Here, message))
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {

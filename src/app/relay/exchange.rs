@@ -8,7 +8,7 @@ use tokio::process::ChildStdout;
 use tokio::sync::watch;
 
 use crate::control::{ControlError, Incoming, Outgoing};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Result, Side};
 use crate::manifest::Entry;
 use crate::outcome::{Counts, Verdict};
 use crate::progress::Phase;
@@ -49,12 +49,11 @@ impl RelayEnd {
     /// The server sent a message that no server sends.
     pub fn breach(end: RelaySide, what: &str) -> RelayEnd {
         let (who, side) = match end {
-            RelaySide::Sender => ("sender", Side::Source),
-            RelaySide::Receiver => ("receiver", Side::Dest),
+            RelaySide::Sender => ("the sender", Side::Source),
+            RelaySide::Receiver => ("the receiver", Side::Dest),
         };
-        let message = format!("the {who} sent an invalid message: {what}");
         RelayEnd {
-            error: Error::new(Kind::Breach, side, message),
+            error: Error::breach(side, who, what),
             at: Some(end),
         }
     }
@@ -304,7 +303,7 @@ impl RelayLine<'_> {
                 return taken.map(|()| None).map_err(|error| self.cut(error));
             }
             RelayStep::OutOfPlace => {
-                return Err(RelayEnd::breach(self.end, "a message out of place"));
+                return Err(RelayEnd::breach(self.end, "an unexpected type"));
             }
         };
         let Some(relay) = Relay::of(&message) else {

@@ -292,7 +292,7 @@ async fn converse(
     tokio::select! {
         done = exchange.receiver(&mut receiving) => done?,
         early = &mut sender => return Err(match early {
-            Ok(_) => RelayEnd::breach(RelaySide::Sender, "its last word came before the end"),
+            Ok(_) => RelayEnd::breach(RelaySide::Sender, "its conclusion, before the copy was complete"),
             Err(cut) => cut,
         }),
     }

@@ -246,7 +246,7 @@ impl Entries {
             self.report
                 .breach("a directory with fewer entries than announced");
         } else if table.is_scattered() {
-            self.report.breach("it sends more at once than allowed");
+            self.report.breach("more entries at once than allowed");
         }
     }
 

@@ -53,7 +53,7 @@ impl EntryWriter<'_> {
     fn take(&self, message: Message) {
         match message {
             Message::Roots(_) if self.entries().table().has_roots() => {
-                self.breach("its operands were named twice");
+                self.breach("a second list of operands");
             }
             Message::Roots(roots) => {
                 let allocated = roots.totals.allocated;
@@ -71,7 +71,7 @@ impl EntryWriter<'_> {
             Message::Special(count) => self.context().progress.add_special(count),
             Message::Unlinked(count) => self.context().progress.add_unlinked(count),
             Message::AllSent(all) => self.all_sent(&all),
-            _ => self.breach("a message out of place"),
+            _ => self.breach("an unexpected type"),
         }
     }
 
@@ -113,7 +113,7 @@ impl EntryWriter<'_> {
             self.context().say(Message::Want(wants));
         }
         if self.entries().table().is_scattered() {
-            return self.breach("it sends more at once than allowed");
+            return self.breach("more entries at once than allowed");
         }
         self.unpark();
     }
@@ -206,7 +206,9 @@ impl EntryWriter<'_> {
             (Location::Directory(dir, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::enter(dir), listed, path);
             }
-            (Location::Directory(..), _) => self.breach("a directory that became something else"),
+            (Location::Directory(..), _) => {
+                self.breach("an entry that differs from its announcement")
+            }
             (Location::Slot(slot, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::make(&slot), listed, path);
             }
@@ -503,7 +505,7 @@ impl EntryWriter<'_> {
             .table()
             .all_sent(all.last, all.unused.iter().map(ranges));
         if !whole {
-            return self.breach("an announced entry never arrived");
+            return self.breach("the end of the copy, although an operand is missing");
         }
         // A pack that still waits for a directory now breaks the protocol.
         self.unpark();

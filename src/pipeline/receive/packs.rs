@@ -76,7 +76,7 @@ impl PackPlacer {
     pub fn pack(&self, chunk: VerifiedChunk) {
         let number = chunk.place().chunk;
         let Ok(pack) = Pack::parse(&chunk) else {
-            return self.entries.report.breach("a pack that does not read");
+            return self.entries.report.breach("a malformed pack");
         };
         let members: Vec<_> = pack.collect();
         {
@@ -100,7 +100,7 @@ impl PackPlacer {
                     return self
                         .entries
                         .report
-                        .breach("a file of a directory that was not announced");
+                        .breach("an entry of a directory that was not announced");
                 }
                 drop(members);
                 table.chunks.park(chunk);

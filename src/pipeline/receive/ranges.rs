@@ -123,7 +123,7 @@ impl RangeWriter {
             self.files
                 .entries
                 .report
-                .breach("a range that the file does not have");
+                .breach("an invalid range of a file");
             return None;
         }
         let claim = file
@@ -138,7 +138,7 @@ impl RangeWriter {
                 .files
                 .entries
                 .report
-                .breach("a range that the file does not have"),
+                .breach("an invalid range of a file"),
         }
         None
     }
@@ -158,7 +158,7 @@ impl RangeWriter {
                 .files
                 .entries
                 .report
-                .breach("it sends a file in more pieces at once than it may");
+                .breach("a file in more pieces at once than allowed");
         }
         self.files.entries.report.acks.chunk(place.chunk);
         self.files.entries.table().chunks.done(place.chunk);
@@ -206,7 +206,7 @@ impl RangeWriter {
                     .files
                     .entries
                     .report
-                    .breach("a digest that was not asked for"),
+                    .breach("a digest that was not requested"),
             };
         }
         drop(buffer);

@@ -40,8 +40,7 @@ impl Report {
 
     /// Ends the copy, because the sender broke the protocol.
     pub fn breach(&self, what: &str) {
-        let message = format!("the sender sent an invalid message: {what}");
-        let error = Error::new(Kind::Breach, Side::Dest, message);
+        let error = Error::breach(Side::Dest, "the sender", what);
         self.context.shutdown.end(error);
     }
 

@@ -29,9 +29,9 @@ use crate::wire::message::{
     ALL_RANGES_MAX, Ack, Busy, ByteRange, Fault, Message, Missing, RANGES_MAX, Want, WantKind,
 };
 
-/// The peer sent something that no receiver sends.
+/// The receiver broke the protocol.
 #[derive(Debug, thiserror::Error)]
-#[error("the receiver sent an invalid message: {0}")]
+#[error("{0}")]
 pub struct UnexpectedMessage(pub &'static str);
 
 /// Handles what the receiver says.
@@ -84,7 +84,7 @@ impl SendControl {
                     self.context.shutdown.set_once();
                 }
                 if landed.window == 0 {
-                    return Err(UnexpectedMessage("no room for a single chunk"));
+                    return Err(UnexpectedMessage("a window that holds no chunk"));
                 }
                 self.scheduler.start(
                     small,
@@ -112,14 +112,14 @@ impl SendControl {
                 self.scheduler.end();
                 self.done.notify_one();
             }
-            _ => return Err(UnexpectedMessage("a message out of place")),
+            _ => return Err(UnexpectedMessage("an unexpected type")),
         }
         Ok(())
     }
 
     /// The receiver found damage in ranges that it said it has.
     fn missing(&self, missing: &Missing) -> Result<(), UnexpectedMessage> {
-        let breach = || UnexpectedMessage("ranges that it never said it has");
+        let breach = || UnexpectedMessage("ranges that it has not reported as existing");
         let spans = missing.spans.iter().map(|span| span.start..span.end);
         let is_possible = |span: &ByteRange| span.start < span.end;
         let are_possible = missing.spans.iter().all(is_possible);
@@ -166,7 +166,7 @@ impl SendControl {
         if self.scheduler.want_pipe(want.entry) {
             return match kind {
                 WantKind::Fresh => Ok(()),
-                _ => Err(UnexpectedMessage("a part of a pipe")),
+                _ => Err(UnexpectedMessage("a request for a part of a pipe")),
             };
         }
         let made = self
@@ -174,7 +174,7 @@ impl SendControl {
             .want(want.entry, |announced| self.part(announced, kind))?;
         if let Some(file) = made {
             if file.ranges > 0 && self.scheduler.ranges() > ALL_RANGES_MAX {
-                return Err(UnexpectedMessage("more ranges than it may name"));
+                return Err(UnexpectedMessage("more ranges than allowed"));
             }
             self.context.progress.add_resumed(file.had());
             let name = printable(file.found.name.as_bytes());
@@ -202,8 +202,7 @@ impl SendControl {
         let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
         let whole = |spans: &mut dyn Iterator<Item = &ByteRange>, unit: u64| {
             let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
-            whole_chunks(size, unit, spans)
-                .ok_or(UnexpectedMessage("ranges that the file does not have"))
+            whole_chunks(size, unit, spans).ok_or(UnexpectedMessage("invalid ranges of a file"))
         };
         match &kind {
             WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
@@ -215,7 +214,7 @@ impl SendControl {
                         .map(|tree| tree.add_subtree(span.start, len, *value));
                     if added.is_some_and(|added| added != Added::New) {
                         return Err(UnexpectedMessage(
-                            "ranges that are no part of the file's digest",
+                            "ranges that do not fit into the file's digest",
                         ));
                     }
                 }
@@ -224,7 +223,7 @@ impl SendControl {
                 compare = whole(&mut ranges.iter(), chunk_size)?;
             }
             WantKind::Have(_) | WantKind::Compare(_) => {
-                return Err(UnexpectedMessage("more ranges than it may name"));
+                return Err(UnexpectedMessage("more ranges than allowed"));
             }
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
         }
@@ -270,7 +269,7 @@ impl SendControl {
         }
         for span in ack.chunks.iter() {
             if span.start > span.end {
-                return Err(UnexpectedMessage("an impossible chunk"));
+                return Err(UnexpectedMessage("an invalid range of chunks"));
             }
             let count = |plan: &Plan| self.count(plan);
             self.scheduler.settle_chunks(span.start..span.end, count);
@@ -279,7 +278,7 @@ impl SendControl {
             for span in spans.iter() {
                 let possible = 0 < span.start && span.start < span.end;
                 if !possible || !self.scheduler.is_met(span.end - 1) {
-                    return Err(UnexpectedMessage("an impossible entry"));
+                    return Err(UnexpectedMessage("an acknowledgement of unknown entries"));
                 }
                 let Settled { open, kept } = self.scheduler.settle_entries(span.start..span.end);
                 for entry in open {
@@ -428,7 +427,7 @@ impl SendControl {
     fn receiver_failed(&self, fault: Fault) -> Result<(), UnexpectedMessage> {
         let entry = fault.entry;
         if !self.scheduler.is_met(entry) {
-            return Err(UnexpectedMessage("an entry that it was not told of"));
+            return Err(UnexpectedMessage("a failure of an unknown entry"));
         }
         self.context.failures.add(&fault.into_error());
         if entry != 0 {

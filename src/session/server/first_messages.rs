@@ -20,17 +20,17 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
 ) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
-        return Err(breach("another opening"));
+        return Err(breach("an unexpected first message"));
     };
     if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
-        return Err(breach("an impossible chunk size"));
+        return Err(breach("an invalid chunk size"));
     }
     let is_possible = |streams| (1..=STREAMS_MAX).contains(&streams);
     if !open.streams.is_none_or(is_possible) {
-        return Err(breach("an impossible number of streams"));
+        return Err(breach("an invalid number of streams"));
     }
     if open.before.len() > SESSIONS_MAX {
-        return Err(breach("more sessions than there can have been"));
+        return Err(breach("more earlier sessions than allowed"));
     }
     Ok((open, Secret::take(&mut secret.0)))
 }

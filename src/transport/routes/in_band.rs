@@ -26,7 +26,7 @@ const SPAN: Duration = Duration::from_millis(500);
 
 /// The peer sent more than its credit allows.
 #[derive(Debug, thiserror::Error)]
-#[error("more data on control than there was room for")]
+#[error("more data than its credit allows")]
 pub struct CreditExceeded;
 
 /// Control of the sending end.

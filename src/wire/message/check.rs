@@ -5,13 +5,13 @@ use super::limits::{ENTRIES_MAX, MESSAGE_MAX, WANTS_MAX};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadMessage {
-    #[error("an unknown message of type {0}")]
+    #[error("the unknown type {0}")]
     Unknown(u16),
-    #[error("a malformed message of type {0}")]
+    #[error("a malformed body of type {0}")]
     Malformed(u16),
-    #[error("a message of {0} bytes")]
+    #[error("a body of {0} bytes, which is too long")]
     TooLong(u32),
-    #[error("a message of type {0} with too many elements")]
+    #[error("too many elements in a body of type {0}")]
     TooMany(u16),
 }
 

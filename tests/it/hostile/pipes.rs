@@ -114,7 +114,7 @@ fn chunks_beyond_the_window_are_not_kept() {
         });
         held_out(&done)
             .exits(13)
-            .says("more chunks ahead than the window");
+            .says("more chunks than the window has room for");
         assert!(done.stdout.is_empty());
     });
 }

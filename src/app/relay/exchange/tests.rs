@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::error::Kind;
 use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::failures::Failures;
