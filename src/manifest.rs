@@ -26,7 +26,7 @@ pub struct Name(#[serde(with = "byte_strings")] Vec<u8>);
 pub const NAME_MAX: usize = 255;
 
 #[derive(Debug, thiserror::Error)]
-#[error("not a file name")]
+#[error("not a valid file name")]
 pub struct NotAName;
 
 impl TryFrom<Vec<u8>> for Name {

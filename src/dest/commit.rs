@@ -13,7 +13,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::temporary::Temporary;
-use super::{EntrySlot, Rules, close, existing, identity, own_names, space, sync_directory};
+use super::{
+    CANNOT_SYNC, EntrySlot, Rules, close, existing, identity, own_names, space, sync_directory,
+};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
 
@@ -60,15 +62,22 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
             }
         }
     }
-    let message = "another process keeps making and removing a file of this name";
+    let message =
+        "another process keeps creating and removing a file of this name; stop it and copy again";
     Err(Error::new(Kind::Write, Side::Dest, message).at(slot.path()))
 }
+
+/// For an error of the call that gives a complete file its name.
+pub(super) const CANNOT_NAME: &str = "cannot give the finished file its name";
+
+const IS_DIRECTORY: &str =
+    "is a directory, and a file does not replace it; remove or rename one of them";
 
 /// Only a regular file or a symbolic link may be replaced.
 pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
     match file_type(old) {
         FileType::RegularFile | FileType::Symlink => Ok(()),
-        FileType::Directory => Err(slot.refused("is a directory")),
+        FileType::Directory => Err(slot.refused(IS_DIRECTORY)),
         FileType::BlockDevice => {
             Err(slot.refused("is a block device; to write to it, name it as the destination"))
         }
@@ -80,7 +89,7 @@ pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
 pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()> {
     if rules.fsync {
         let synced = file.sync_all();
-        synced.map_err(|cause| slot.error("cannot sync it to disk", cause))?;
+        synced.map_err(|cause| slot.error(CANNOT_SYNC, cause))?;
     }
     // Network file systems write back at each close. Closing a second handle reports their errors,
     // while the first handle keeps the lock until the rename is done.
@@ -91,8 +100,8 @@ pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()>
 /// Renames the file `from` to the name of `slot`.
 fn rename(from: &OsStr, slot: &EntrySlot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
-        Some(Errno::ISDIR) => slot.refused("is a directory"),
-        _ => slot.name_error("cannot give the finished file its name", cause),
+        Some(Errno::ISDIR) => slot.refused(IS_DIRECTORY),
+        _ => slot.name_error(CANNOT_NAME, cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let to = slot.name.as_os_str();
@@ -228,7 +237,10 @@ mod tests {
         assert_eq!(read("a"), b"new");
         std::fs::create_dir(temp.path().join("d")).unwrap();
         let refused = copy(&slot(temp.path(), "d"), b"new", &file(3, 0o644), &rules());
-        assert_eq!(refused.unwrap_err().message, "is a directory");
+        assert_eq!(
+            refused.unwrap_err().message,
+            "is a directory, and a file does not replace it; remove or rename one of them"
+        );
         assert_eq!(names(temp.path()), ["a", "d", "victim"]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{EntrySlot, ExistingEntry, Rules};
+use super::{CANNOT_SYNC, EntrySlot, ExistingEntry, Rules};
 use crate::device::{BlockDevice, DeviceUse};
 use crate::digest;
 use crate::error::{Error, Kind, Result, Side};
@@ -100,7 +100,7 @@ impl Device {
     /// Syncs the device. Always call this after the last byte: an error of the disk shows here.
     pub(super) fn finish(&self) -> Result<ExistingEntry> {
         let synced = self.device.sync();
-        synced.map_err(|cause| self.failed("cannot sync it to disk", cause))?;
+        synced.map_err(|cause| self.failed(CANNOT_SYNC, cause))?;
         // Nothing shows later whether a device was written since, so these values mean nothing.
         Ok(ExistingEntry {
             is_file: false,
@@ -294,7 +294,7 @@ mod tests {
         assert!(run("umount", &[&place]));
         let error = error.unwrap();
         assert_eq!(error.kind, Kind::Refused);
-        let message = format!("is mounted on {}; stop that first", place.display());
+        let message = format!("is mounted on {}; end that use first", place.display());
         assert!(error.message.starts_with(&message), "{error}");
     }
 

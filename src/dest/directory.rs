@@ -30,6 +30,9 @@ pub struct Directory {
     restore: Option<u32>,
 }
 
+/// For the error of `mkdir`.
+pub(super) const CANNOT_CREATE: &str = "cannot create the directory";
+
 impl Directory {
     /// Makes the directory, or enters an existing one. Fails for a symbolic link.
     pub fn make(slot: &EntrySlot) -> Result<Directory> {
@@ -43,24 +46,24 @@ impl Directory {
         let handle = slot
             .dir
             .handle()
-            .map_err(|cause| slot.error("cannot open the directory above", cause))?;
+            .map_err(|cause| slot.error("cannot open its parent directory", cause))?;
         let name = slot.name.as_os_str();
         let made = match mkdirat(&*handle, name, Mode::from_raw_mode(WORKING)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(cause) => return Err(slot.name_error("cannot make the directory", cause)),
+            Err(cause) => return Err(slot.name_error(CANNOT_CREATE, cause)),
         };
         let closed = match slot.dir.child(&slot.name) {
             Ok(dir) => return Directory::open_up(dir, made, None),
             Err(cause) => cause,
         };
         match slot.stat()? {
-            Some(stat) if file_type(&stat) == FileType::Symlink => {
-                Err(slot.refused("is a symbolic link where a directory is to go"))
-            }
-            Some(stat) if file_type(&stat) != FileType::Directory => {
-                Err(slot.refused("exists and is not a directory"))
-            }
+            Some(stat) if file_type(&stat) == FileType::Symlink => Err(slot.refused(
+                "is a symbolic link, and a directory does not replace it; remove the link first",
+            )),
+            Some(stat) if file_type(&stat) != FileType::Directory => Err(slot.refused(
+                "is not a directory, and a directory does not replace it; remove it first",
+            )),
             Some(_) if Errno::from_io_error(&closed) == Some(Errno::ACCESS) => {
                 let mode = unlock(slot).map_err(|_| slot.error("cannot open", closed))?;
                 let dir = slot.dir.child(&slot.name);

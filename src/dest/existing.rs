@@ -63,7 +63,7 @@ pub fn same_content(slot: &EntrySlot, content: &[u8]) -> Result<bool> {
             Ok(()) => return Ok(false),
             // The file has become shorter since the check.
             Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
-            Err(cause) => return Err(slot.error("cannot read the existing file", cause)),
+            Err(cause) => return Err(slot.unreadable(cause)),
         }
     }
     Ok(true)
@@ -86,7 +86,7 @@ pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {
                 offset += len as u64;
             }
             Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(slot.error("cannot read the existing file", cause)),
+            Err(cause) => return Err(slot.unreadable(cause)),
         }
     }
 }
@@ -120,7 +120,7 @@ fn open(slot: &EntrySlot) -> Result<Option<(File, u64)>> {
             };
         }
     };
-    let stat = fstat(&fd).map_err(|cause| slot.error("cannot read the existing file", cause))?;
+    let stat = fstat(&fd).map_err(|cause| slot.unreadable(cause))?;
     let is_file = file_type(&stat) == FileType::RegularFile;
     Ok(is_file.then(|| (File::from(fd), stat.st_size as u64)))
 }

@@ -61,19 +61,19 @@ impl InPlace {
     /// Sets length and, with `-p`, mode and times when the content is complete. Returns the status.
     pub(super) fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
-        let stat = |what| fstat(file).map_err(|cause| slot.error(what, cause));
-        if stat("cannot read the status of the written file")?.st_size as u64 != length {
+        let stat = || fstat(file).map_err(|cause| slot.no_status(cause));
+        if stat()?.st_size as u64 != length {
             let cut = file.set_len(length);
-            cut.map_err(|cause| slot.error("cannot cut it to its new length", cause))?;
+            cut.map_err(|cause| slot.error("cannot truncate it", cause))?;
         }
         if rules.preserve {
-            let mode = rules.mode_of(entry, &stat("cannot read the status of the written file")?);
+            let mode = rules.mode_of(entry, &stat()?);
             fchmod(file, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
         commit::settle(slot, file, rules)?;
-        stat("cannot read the status of the written file")
+        stat()
     }
 }

@@ -48,7 +48,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
             let what = "the file system has no symbolic links (-L copies their targets)";
             slot.error(what, cause)
         }
-        _ => slot.name_error("cannot make the link", cause),
+        _ => slot.name_error("cannot create the symbolic link", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let make = |name: &OsStr| symlinkat(text.as_slice(), &*dir, name);
@@ -111,7 +111,7 @@ pub fn place_hard_link(
     entry: &Entry,
     rules: &Rules,
 ) -> Result<Placement> {
-    let failed = |cause: io::Error| slot.error("cannot make the hard link", cause);
+    let failed = |cause: io::Error| slot.error("cannot create the hard link", cause);
     let (first_name, first) = (first, &first.slot);
     // Checked first: a peer may call a symbolic link "first" that it made itself.
     let placed = match first.stat()? {

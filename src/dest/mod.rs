@@ -186,12 +186,15 @@ pub fn close(handle: impl Into<OwnedFd>) -> io::Result<()> {
     }
 }
 
+/// For an error of `fsync`.
+const CANNOT_SYNC: &str = "cannot sync it to disk";
+
 /// Makes the entry at `slot`, and its name, durable.
 pub fn make_durable(slot: &EntrySlot) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
     let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));
-    synced.map_err(|cause| slot.error("cannot sync it to disk", cause))?;
+    synced.map_err(|cause| slot.error(CANNOT_SYNC, cause))?;
     sync_directory(&slot.dir)
 }
 

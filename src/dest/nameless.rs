@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, futimens, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
+use super::commit::CANNOT_NAME;
 use super::own_names::{is_own_name, usual_name};
 use super::{EntrySlot, Rules, close, identity, space, times_of};
 use crate::error::Result;
@@ -73,8 +74,7 @@ impl<'a> Nameless<'a> {
             futimens(&self.file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
-        let stat = fstat(&self.file)
-            .map_err(|cause| slot.error("cannot read the status of the written file", cause))?;
+        let stat = fstat(&self.file).map_err(|cause| slot.no_status(cause))?;
         identity::give_mode(slot, &self.file, &stat, entry, rules)?;
         if !self.link()? {
             return Ok(None);
@@ -90,9 +90,7 @@ impl<'a> Nameless<'a> {
     /// Links the file to its final name. False if the name is taken, or links are not possible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
-        let failed = |cause: std::io::Error| {
-            slot.name_error("cannot give the finished file its name", cause)
-        };
+        let failed = |cause: std::io::Error| slot.name_error(CANNOT_NAME, cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let to = slot.name.as_os_str();
         let through_proc = || {

@@ -300,7 +300,7 @@ fn is_taken(slot: &EntrySlot) -> Error {
         true => {
             "a running copy uses this name for its journal; copy this file after that copy has ended"
         }
-        false => "is the partial file of another fastcp; copy this file when that has ended",
+        false => "is the partial file of another fastcp; copy this file after that copy has ended",
     };
     Error::new(Kind::Busy, Side::Dest, message).at(slot.path())
 }

@@ -169,7 +169,7 @@ impl Partial {
         fitted.map_err(|cause| match Errno::from_io_error(&cause) {
             // The size is negative as a file offset, or larger than this file system allows.
             Some(Errno::INVAL | Errno::FBIG) | None => {
-                let message = format!("{size} bytes are too many for a file here");
+                let message = format!("the file system allows no file of {size} bytes");
                 Error::new(Kind::Write, Side::Dest, message).at(self.slot().path())
             }
             Some(_) => space::write_error(self.slot(), size, cause),
@@ -182,10 +182,7 @@ impl Partial {
             DestMedium::File(file) => inode_of(file),
             DestMedium::Device(device) => Ok(device.inode()),
         };
-        inode.map_err(|cause| {
-            self.slot()
-                .error("cannot read the status of the written file", cause)
-        })
+        inode.map_err(|cause| self.slot().no_status(cause))
     }
 
     /// True if the content that an earlier run left can be trusted unread: the file has its

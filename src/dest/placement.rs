@@ -13,6 +13,9 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
+const NO_FILE_NAME: &str = "is a directory; add the name of the file to write";
+const NO_SLASH: &str = "is not a directory; leave out the slash at the end to replace it";
+
 /// The destination as the rules see it.
 pub(super) struct ExistingPlace<'a> {
     pub path: PathBuf,
@@ -39,7 +42,7 @@ impl ExistingPlace<'_> {
         let root = source.root;
         match found {
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(dir, vec![])),
-            FoundPath::Directory(..) => Err(self.usage("is a directory")),
+            FoundPath::Directory(..) => Err(self.usage(NO_FILE_NAME)),
             FoundPath::Other(..) if root.is_directory => Err(self.not_a_directory(source)),
             FoundPath::Nothing(_) if !self.alone => Err(missing(&self.path)),
             FoundPath::Nothing(slot) if root.is_directory => {
@@ -78,7 +81,7 @@ impl ExistingPlace<'_> {
                 slot.clone(),
                 slot.name.as_bytes().to_vec(),
             )),
-            FoundPath::Other(..) if self.means_directory => Err(self.usage("is not a directory")),
+            FoundPath::Other(..) if self.means_directory => Err(self.usage(NO_SLASH)),
             FoundPath::Other(slot, stat) if file_type(stat) == FileType::BlockDevice => {
                 // Listed as typed: the name of a volume's link says more than that of the device.
                 let typed = self.path.file_name().unwrap_or(slot.name.as_os_str());
@@ -103,7 +106,7 @@ impl ExistingPlace<'_> {
                 commit::may_replace(slot, stat)?;
                 Ok(resolved)
             }
-            FoundPath::Directory(..) => Err(self.usage("is a directory")),
+            FoundPath::Directory(..) => Err(self.usage(NO_FILE_NAME)),
         }
     }
 
@@ -124,8 +127,7 @@ impl ExistingPlace<'_> {
             FoundPath::Other(slot, stat) => Ok(Resolved::existing(slot, listed, &stat)),
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),
             FoundPath::Directory(..) => {
-                let message = "is a directory";
-                Err(Error::new(Kind::Usage, Side::Dest, message).at(slot.path()))
+                Err(Error::new(Kind::Usage, Side::Dest, NO_FILE_NAME).at(slot.path()))
             }
         }
     }

@@ -58,12 +58,11 @@ impl Readback {
                 return match Errno::from_io_error(&cause) {
                     // Removed or replaced since the check.
                     Some(Errno::NOENT | Errno::LOOP) => Ok(None),
-                    _ => Err(slot.error("cannot read the existing file", cause)),
+                    _ => Err(slot.unreadable(cause)),
                 };
             }
         };
-        let stat =
-            fstat(&fd).map_err(|cause| slot.error("cannot read the existing file", cause))?;
+        let stat = fstat(&fd).map_err(|cause| slot.unreadable(cause))?;
         let is_it =
             file_type(&stat) == FileType::RegularFile && ExistingEntry::of(&stat) == *expected;
         Ok(is_it.then(|| Readback::new(File::from(fd), true)))

@@ -131,7 +131,7 @@ impl Reorder {
             Turn::Finished => Ok(()),
             Turn::Free(_) | Turn::Writing => {
                 if state.written != length || !state.waiting.is_empty() {
-                    let message = format!("{} of {length} bytes arrived", state.written);
+                    let message = format!("only {} of {length} bytes arrived", state.written);
                     return Err(Error::new(Kind::Lost, Side::Dest, message));
                 }
                 // A thread that is still in `put` drops the outlet when it returns.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
+use super::directory::CANNOT_CREATE;
 use super::placement::{ExistingPlace, Resolved};
 use super::root::{Landing, RootTarget, Source};
 use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory};
@@ -162,7 +163,7 @@ fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> {
         mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;
         slot.dir.child(&slot.name)
     });
-    let made = made.map_err(|cause| slot.error("cannot make the directory", cause))?;
+    let made = made.map_err(|cause| slot.error(CANNOT_CREATE, cause))?;
     if fsync {
         sync_directory(&slot.dir)?;
     }
@@ -252,7 +253,7 @@ mod tests {
             ("D", "new/x/", "Write: destination directory does not exist"),
             ("a b", "new", "Write: destination directory does not exist"),
             ("D a", "new/", "Write: destination directory does not exist"),
-            ("a", "f/", "Usage: is not a directory"),
+            ("a", "f/", "Usage: is not a directory; leave out the slash"),
             (
                 "a",
                 "f/x",
@@ -273,7 +274,11 @@ mod tests {
                 "f",
                 "Usage: is not a directory, so the directory D cannot",
             ),
-            ("a", "-T d", "Usage: is a directory"),
+            (
+                "a",
+                "-T d",
+                "Usage: is a directory; add the name of the file",
+            ),
             (
                 "a b",
                 "-T d",

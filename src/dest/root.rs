@@ -94,8 +94,8 @@ impl SinkSpec {
                 existed: true,
             }),
             _ => {
-                let message = "takes one file or pipe, and no directory \
-                               (a tree goes through tar: --from-command 'tar -c DIR')";
+                let message = "takes one file or pipe, not a directory \
+                               (for a tree: --from-command 'tar -c DIR')";
                 Err(Error::new(Kind::Usage, Side::Dest, message).at(self.path()))
             }
         }

@@ -44,6 +44,16 @@ impl EntrySlot {
         Error::io(Kind::Write, Side::Dest, self.path(), what, cause)
     }
 
+    /// The error if the status of a file that is being written cannot be read.
+    pub(super) fn no_status(&self, cause: impl Into<io::Error>) -> Error {
+        self.error("cannot read the status of the written file", cause)
+    }
+
+    /// The error if the file that already has this name cannot be read.
+    pub(super) fn unreadable(&self, cause: impl Into<io::Error>) -> Error {
+        self.error("cannot read the existing file", cause)
+    }
+
     pub(super) fn refused(&self, message: impl Into<String>) -> Error {
         Error::new(Kind::Refused, Side::Dest, message).at(self.path())
     }

@@ -167,10 +167,7 @@ impl Temporary {
     /// Reads the status again, after a change that `stat` does not show yet.
     pub(super) fn refresh(&mut self) -> Result<()> {
         let stat = fstat(&self.file);
-        self.stat = stat.map_err(|cause| {
-            self.slot
-                .error("cannot read the status of the written file", cause)
-        })?;
+        self.stat = stat.map_err(|cause| self.slot.no_status(cause))?;
         Ok(())
     }
 
@@ -198,7 +195,8 @@ impl Temporary {
             Ok(rustix::fs::linkat(CWD, &path, &*dir, &name, flags)?)
         });
         linked.map_err(|_| {
-            let message = "its partial file was removed or replaced by another process";
+            let message =
+                "its partial file was removed or replaced by another process; copy it again";
             Error::new(Kind::Write, Side::Dest, message).at(self.slot.path())
         })?;
         Ok(name)

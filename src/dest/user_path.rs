@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::EntrySlot;
 use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{NAME_MAX, Name, file_type};
+use crate::manifest::{NAME_MAX, Name, NotAName, file_type};
 
 /// Symbolic links that are followed in a row: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
@@ -119,8 +119,7 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<FoundPath> {
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         FileType::BlockDevice | FileType::CharacterDevice | FileType::Fifo => {
-            let message =
-                "is no regular file, and this key may copy only files and directories (--confine)";
+            let message = "is not a regular file, and this key may copy only files and directories (--confine)";
             Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
         }
         _ => Ok(FoundPath::Other(slot, stat)),
@@ -195,7 +194,7 @@ fn split(path: &Path) -> Result<Option<(PathBuf, Name)>> {
         let message = if last.len() > NAME_MAX {
             format!("name too long: {} bytes, at most {NAME_MAX}", last.len())
         } else {
-            "not a file name".into()
+            NotAName.to_string()
         };
         Error::new(Kind::Write, Side::Dest, message).at(path)
     })?;

@@ -89,7 +89,7 @@ impl BlockDevice {
             return Err(Error::new(Kind::Entry, side, message).at(path));
         }
         if access != DeviceUse::Read && usage::is_read_only(stat.st_rdev) {
-            let message = "is read-only (blockdev --setrw changes that where it can be changed)";
+            let message = "is read-only (blockdev --setrw may make it writable)";
             return Err(Error::new(Kind::Write, side, message).at(path));
         }
         Ok(BlockDevice {
@@ -112,7 +112,8 @@ impl BlockDevice {
     pub fn go_direct(&mut self) -> Result<()> {
         let failed = |cause: io::Error| {
             let why = reason_of(&cause);
-            let message = format!("no direct I/O on this device: {why}; run without --direct-io");
+            let message =
+                format!("direct I/O is not possible on this device: {why}; leave out --direct-io");
             Error::new(Kind::Usage, self.side, message).at(&self.path)
         };
         // The flag belongs to the open file, and unaligned ends need a file without it. A second
@@ -285,9 +286,9 @@ fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()>
     let used = used.and_then(|stat| used_by(stat.st_rdev));
     let way_out = match access {
         DeviceUse::Write { patience } if used.is_none() && waited < patience => return Ok(()),
-        DeviceUse::Write { .. } => "stop that first, or write over it with --force",
+        DeviceUse::Write { .. } => "end that use first, or overwrite the device with --force",
         // Some kernels never allow writing to a mounted device.
-        DeviceUse::Read | DeviceUse::WriteByForce => "stop that first",
+        DeviceUse::Read | DeviceUse::WriteByForce => "end that use first",
     };
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let message = format!("{used}; {way_out}");

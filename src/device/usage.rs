@@ -19,7 +19,7 @@ const TABLE_MAX: u64 = 4 << 20;
 const LISTED_MAX: usize = 256;
 
 /// The use of the device with this number, worded for a message: "is mounted on /srv", "is in use
-/// as swap", "is a part of vg-lv (dm-3)". Includes partitions. None if no use is known.
+/// as swap", "is part of vg-lv (dm-3)". Includes partitions. None if no use is known.
 pub fn used_by(rdev: u64) -> Option<String> {
     let mut all = std::iter::once((rdev, None)).chain(partitions(rdev));
     all.find_map(|(rdev, partition)| {
@@ -123,8 +123,8 @@ fn part_of(rdev: u64) -> Option<String> {
     let shown = printable(holder.as_bytes());
     let name = line(&Path::new("/sys/block").join(&holder).join("dm/name"));
     Some(match name {
-        Some(name) => format!("is a part of {} ({shown})", printable(&name)),
-        None => format!("is a part of {shown}"),
+        Some(name) => format!("is part of {} ({shown})", printable(&name)),
+        None => format!("is part of {shown}"),
     })
 }
 

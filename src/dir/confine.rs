@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{Dir, Handles};
-use crate::manifest::Name;
+use crate::manifest::{Name, NotAName};
 
 /// The message for a name that [`is_reserved`].
 pub const RESERVED: &str = "names that begin with .fastcp- are reserved for partial files: \
@@ -132,9 +132,9 @@ impl Outside {
         match self {
             Outside::Elsewhere => format!("this key reaches only {path} there"),
             Outside::Above => {
-                format!("this key is confined to {path} there; a path with .. is refused")
+                format!("this key reaches only {path} there; a path with .. is refused")
             }
-            Outside::NoName => "not a file name".to_owned(),
+            Outside::NoName => NotAName.to_string(),
             Outside::Reserved => RESERVED.to_owned(),
         }
     }
