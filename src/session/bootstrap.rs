@@ -260,7 +260,7 @@ impl Bootstrap<'_> {
                  noexec; install it there, or give its path with --remote-path"
             }
             Failure::Length => "fastcp could not be written there completely (a full disk?)",
-            Failure::Digest => "the program arrived damaged; try again",
+            Failure::Digest => "the uploaded program failed verification; try again",
             Failure::Start if cfg!(target_env = "musl") => {
                 "the program that was sent does not run there (its message is above); install \
                  one that does, or give its path with --remote-path"

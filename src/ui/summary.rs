@@ -241,7 +241,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::FarEnd => "not supported there",
         Kind::Lost => "connection lost",
         Kind::Breach => "ended by an internal error",
-        Kind::Verify => "damaged in transit",
+        Kind::Verify => "failed verification",
         Kind::Changed => "changed while being copied",
         Kind::Write => "could not be written",
         Kind::Read => "missing or unreadable",

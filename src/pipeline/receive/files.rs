@@ -115,7 +115,8 @@ impl Files {
     fn check_whole(&self, file: &OpenFile, end: &EntryEnd) -> Result<(u64, Option<Digest>)> {
         let root = file.root();
         if file.is_pipe() && (root.is_none() || root != end.root) {
-            let message = "differs from the sent data: the digests of the whole file differ";
+            let message =
+                "failed verification: the digests of the whole file differ; copy it again";
             return Err(Error::new(Kind::Verify, Side::Dest, message).at(file.path()));
         }
         let length = file.claims.lock().end();
@@ -139,7 +140,12 @@ impl Files {
         let partial = file.take_partial();
         // No claim is open, so no worker holds the partial file any more.
         let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
-            Error::new(Kind::Lost, Side::Dest, "is still being written").at(file.path())
+            Error::new(
+                Kind::Lost,
+                Side::Dest,
+                "could not be completed: a write to it has not ended",
+            )
+            .at(file.path())
         })?;
         if length != file.entry.size {
             partial.end_at(length)?;

@@ -239,7 +239,8 @@ impl Files {
                 }
                 Err(_) => {
                     let seconds = WRITE_PATIENCE.as_secs();
-                    let message = format!("a write has not ended for {seconds} s: check the disk");
+                    let message =
+                        format!("a write to it has not ended for {seconds} s; check the disk");
                     let error = Error::new(Kind::Write, Side::Dest, message);
                     return Err(error.at(file.path()));
                 }

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 
 use super::acks::Acks;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
-use crate::pipeline::send::scheduler::NACKS_MAX;
+use crate::pipeline::send::scheduler::{NACKS_MAX, damaged_too_often};
 use crate::wire::message::Message;
 
 /// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
@@ -48,12 +48,7 @@ impl Report {
     /// honest sender sends it.
     pub fn damaged(&self, chunk: u64) {
         if self.count_damage(chunk) > NACKS_MAX {
-            let message = format!(
-                "a chunk arrived damaged more than {NACKS_MAX} times; check the memory and the \
-                 network hardware of both hosts"
-            );
-            let error = Error::new(Kind::Verify, Side::Dest, message);
-            return self.context.shutdown.end(error);
+            return self.context.shutdown.end(damaged_too_often(Side::Dest));
         }
         self.context.say(Message::Nack(vec![chunk]));
     }

@@ -125,7 +125,7 @@ impl Sender {
                 return Some(Frame::Kept(frame));
             }
             Bytes::Gone => {
-                let message = "a part of the pipe arrived damaged and cannot be read again; \
+                let message = "a chunk failed verification, and a pipe cannot be read again; \
                                start the copy again";
                 let error = Error::new(Kind::Verify, Side::Source, message);
                 self.report.fail_pipe(&part.pipe, error.at(&part.pipe.path));
@@ -181,6 +181,6 @@ impl Sender {
 
 /// An earlier session of this copy started a pipe that cannot be read a second time.
 pub(in crate::pipeline) fn begun_before(side: Side) -> Error {
-    let message = "the connection was lost, and a pipe cannot be read again";
+    let message = "the connection was lost, and a pipe cannot be read again; start the copy again";
     Error::new(Kind::Read, side, message)
 }

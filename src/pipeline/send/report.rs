@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
-use super::scheduler::{Ended, NACKS_MAX, Scheduler};
-use crate::error::{Error, Kind, Side};
+use super::scheduler::{Ended, Scheduler, damaged_too_often};
+use crate::error::{Error, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::source::{self, FoundFile};
@@ -94,14 +94,7 @@ impl SendReport {
 
     /// Gives up a chunk that arrives damaged however often it is sent.
     pub(super) fn give_up(&self, plan: &Plan) {
-        let error = Error::new(
-            Kind::Verify,
-            Side::Source,
-            format!(
-                "a part of it arrived damaged {NACKS_MAX} times; check the memory and the network \
-                 hardware of both hosts"
-            ),
-        );
+        let error = damaged_too_often(Side::Source);
         match &plan.what {
             PlannedContent::Part(part) => {
                 let error = error.at(&part.pipe.path);

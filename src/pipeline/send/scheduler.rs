@@ -34,6 +34,7 @@ use ready::{NextStep, NextTerms, ReadyChunks};
 
 use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
+use crate::error::{Error, Kind, Side};
 use crate::pipeline::wait_queue::WaitQueue;
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
@@ -41,6 +42,15 @@ const FRESH_MAX: usize = 64;
 
 /// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
+
+/// The error for a chunk that arrives damaged however often it is sent.
+pub fn damaged_too_often(side: Side) -> Error {
+    let message = format!(
+        "a chunk failed verification {NACKS_MAX} times; check the memory and the network hardware \
+         of both hosts"
+    );
+    Error::new(Kind::Verify, side, message)
+}
 
 #[derive(Default)]
 struct SchedulerState {

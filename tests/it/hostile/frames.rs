@@ -79,7 +79,7 @@ fn a_wrong_digest_is_refused_and_three_times_is_the_end() {
             server.send(0, &frame);
             close(server, content);
         });
-        held_out(&done).exits(6).says("arrived damaged");
+        held_out(&done).exits(6).says("failed verification 3 times");
         case.sweep();
         assert!(case.dst.names().is_empty());
     });

@@ -197,7 +197,7 @@ fn a_chunk_is_sent_three_times_and_no_more() {
             }
             server.leave();
         });
-        readable(&done).says("arrived damaged").exits(5);
+        readable(&done).says("failed verification 3 times").exits(5);
     });
 }
 
