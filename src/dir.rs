@@ -85,7 +85,7 @@ impl Dir {
             DirOrigin::Child(parent, _) | DirOrigin::Linked(parent, _) => parent.depth + 1,
         };
         if depth > DEPTH_MAX {
-            return Err(io::Error::other("nested too deep"));
+            return Err(io::Error::other("nested too deeply"));
         }
         let stat = fstat(&fd)?;
         Ok(Arc::new(Dir {

@@ -42,7 +42,7 @@ impl SourceDevice {
     pub fn open(path: &Path, direct: bool) -> Result<SourceDevice> {
         let mut device = BlockDevice::open(path, DeviceUse::Read)?;
         if device.size() == 0 {
-            let message = "the device has size 0: no medium or backing file";
+            let message = "the device has size 0: it has no medium or no backing file";
             return Err(Error::new(Kind::Read, Side::Source, message).at(path));
         }
         if direct {

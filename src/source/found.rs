@@ -74,9 +74,7 @@ impl FoundFile {
 
     fn cannot_open(&self, cause: io::Error) -> Error {
         match Errno::from_io_error(&cause) {
-            Some(Errno::NOENT) => {
-                Error::io(Kind::Read, Side::Source, self.path(), "was removed", cause)
-            }
+            Some(Errno::NOENT) => Error::io(Kind::Read, Side::Source, self.path(), REMOVED, cause),
             // A link, a socket, or a replaced directory above it.
             Some(Errno::LOOP | Errno::NXIO) | None => self.changed(REPLACED),
             Some(_) => Error::io(Kind::Read, Side::Source, self.path(), "cannot open", cause),
@@ -122,7 +120,8 @@ pub fn has_vanished(error: &Error) -> bool {
     error.kind == Kind::Read && error.errno == Errno::NOENT.raw_os_error()
 }
 
-const REPLACED: &str = "was replaced during the copy";
+pub(super) const REPLACED: &str = "was replaced during the copy";
+pub(super) const REMOVED: &str = "was removed during the copy";
 /// The file is in use.
 pub const WRITTEN: &str = "was written during the copy; --live copies files that are in use";
 /// Usually a log or a database in use.

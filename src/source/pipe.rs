@@ -208,7 +208,7 @@ impl PipeSource {
         let (idle, enough) = match &self.end {
             PipeEnd::Closed => return Ok(true),
             PipeEnd::Size(size) => {
-                let message = format!("ended after {} of {size} bytes", self.read);
+                let message = format!("ended after {} of {size} bytes (--size)", self.read);
                 return Err(Error::new(Kind::Read, Side::Source, message).at(&self.path));
             }
             PipeEnd::Still { idle, enough } => (*idle, enough),
@@ -218,7 +218,7 @@ impl PipeSource {
             return Ok(true);
         }
         if (stat.st_size as u64) < self.read {
-            let message = "became shorter while it was followed";
+            let message = "was truncated while --follow read it";
             return Err(Error::new(Kind::Changed, Side::Source, message).at(&self.path));
         }
         let left = idle.saturating_sub(self.grown.elapsed());
@@ -253,7 +253,8 @@ fn cannot_read(path: &Path, cause: io::Error) -> Error {
 }
 
 fn not_a_pipe(path: &Path) -> Error {
-    let message = "cannot be read in order: it is neither a FIFO, a character device nor a file";
+    let message =
+        "is not a FIFO, a character device or a regular file, so it cannot be read in order";
     Error::new(Kind::Entry, Side::Source, message).at(path)
 }
 

@@ -58,17 +58,17 @@ impl CodecSample {
         let file = options.open(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() {
-            return Err(refused("--sample takes a file"));
+            return Err(refused("is not a regular file, which --sample needs"));
         }
         if meta.len() == 0 {
-            return Err(refused("--sample: the file is empty"));
+            return Err(refused("is empty, so --sample cannot measure it"));
         }
         let read_len = meta.len().min(READ_MAX);
         let cached = cached(&file, read_len);
         let bytes_per_s = read_rate(&file, read_len).map_err(failed)?;
         let chunks = pieces(&file, meta.len()).map_err(failed)?;
         if chunks.is_empty() {
-            return Err(refused("it became empty while it was read"));
+            return Err(refused("became empty while --sample read it"));
         }
         let read = Some(Read {
             bytes_per_s,

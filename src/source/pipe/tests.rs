@@ -183,7 +183,7 @@ fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
         .set_len(3)
         .unwrap();
     let error = source.fill(&mut buffer, 4).unwrap_err();
-    assert_eq!(error.message, "became shorter while it was followed");
+    assert_eq!(error.message, "was truncated while --follow read it");
     assert_eq!(error.kind, Kind::Changed);
     scope(|scope| {
         let reading = scope.spawn(|| read_all(open()).unwrap());

@@ -26,7 +26,7 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
 
 use super::device::is_device;
-use super::found::{FoundFile, special};
+use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
 use level::Level;
@@ -300,7 +300,11 @@ impl Walk {
         let identity = (stat.st_dev, stat.st_ino);
         // The destination may put it one level deeper, below the directory that receives the copy.
         if self.levels.len() >= DEPTH_MAX {
-            self.fail(Kind::Entry, &spot, "is nested too deep and is not copied");
+            self.fail(
+                Kind::Entry,
+                &spot,
+                "is nested too deeply, so it is not copied",
+            );
             return;
         }
         // Without links there is no way back, and the comparison finds nothing.
@@ -309,7 +313,11 @@ impl Walk {
             .iter()
             .any(|level| level.dir.identity() == identity)
         {
-            self.fail(Kind::Entry, &spot, "leads back to a directory above it");
+            self.fail(
+                Kind::Entry,
+                &spot,
+                "leads back to a directory above it, so it is not copied",
+            );
             return;
         }
         stat.st_mode = spot.mode_without_list(stat.st_mode);
@@ -338,7 +346,7 @@ impl Walk {
         match opened {
             Ok(dir) if dir.identity() == identity => return self.push_level(id, dir),
             Ok(_) => {
-                let error = Error::new(Kind::Changed, Side::Source, "was replaced during the copy");
+                let error = Error::new(Kind::Changed, Side::Source, REPLACED);
                 let error = error.at(parent.path().join(&name));
                 self.queued.push_back(Step::Failed(error));
             }
@@ -367,7 +375,7 @@ impl Walk {
         let failure = match spot.stat() {
             Ok(now) if is_same(&stat, &now) => None,
             Ok(_) => Some("was written or replaced during the copy"),
-            Err(_) => Some("was removed during the copy"),
+            Err(_) => Some(REMOVED),
         };
         let failure =
             failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));

@@ -157,7 +157,7 @@ fn links_are_followed_when_asked_but_not_in_circles() {
     assert_eq!(find(" out Directory"), 1, "{lines:?}");
     assert_eq!(find(" file File"), 1, "through the link");
     assert!(lines.contains(&format!(
-        "source: {shown}/a/b/up: leads back to a directory above it"
+        "source: {shown}/a/b/up: leads back to a directory above it, so it is not copied"
     )));
     assert!(lines.contains(&format!(
         "source: {shown}/a/dangling: is a dangling link: no such file or directory"

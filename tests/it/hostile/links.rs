@@ -330,7 +330,7 @@ fn a_bottomless_tree_ends_the_copy_in_good_order() {
             }
             server.leave();
         });
-        readable(&done).exits(5).says("nested too deep");
+        readable(&done).exits(5).says("nested too deeply");
         // Too deep for the removal of the case's directory by path.
         let removed = std::process::Command::new("rm")
             .arg("-rf")
