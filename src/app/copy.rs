@@ -122,10 +122,11 @@ fn tell_kept(error: &mut Error, bytes: u64) {
     }
 }
 
+const NO_LIST: &str = "cannot write the list of digests";
+
 pub fn digest_list(path: &Path) -> Result<Arc<DigestList>> {
-    let what = "cannot write the list of digests";
     let list = DigestList::create(path);
-    let list = list.map_err(|cause| Error::io(Kind::Write, Side::Here, path, what, cause));
+    let list = list.map_err(|cause| Error::io(Kind::Write, Side::Here, path, NO_LIST, cause));
     list.map(Arc::new)
 }
 
@@ -155,14 +156,13 @@ fn finish_digests(client: &ClientContext) -> Result<u64> {
     let Some(list) = &client.digests else {
         return Ok(0);
     };
-    let (names, more) = list.finish().map_err(|cause| {
-        let (flag, what) = ("--digests", "cannot write the list");
-        Error::io(Kind::Write, Side::Here, flag, what, cause)
-    })?;
+    let (names, more) = list
+        .finish()
+        .map_err(|cause| Error::io(Kind::Write, Side::Here, "--digests", NO_LIST, cause))?;
     for name in &names {
         let name = printable(name);
         client.reporter.notice(&format!(
-            "fastcp: --digests: {name}: not UTF-8, left out of the list"
+            "fastcp: --digests: left out of the list: {name} (not UTF-8)"
         ));
     }
     Ok(names.len() as u64 + more)

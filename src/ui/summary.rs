@@ -87,8 +87,8 @@ pub(super) fn unlinked(files: u64) -> String {
 /// A notice about names that `--digests` could not list.
 pub(super) fn unlisted(names: u64) -> String {
     format!(
-        "fastcp: {} not UTF-8 and not in the list of digests",
-        plural(names, "name is", "names are")
+        "fastcp: --digests: left out of the list: {} not UTF-8",
+        plural(names, "name that is", "names that are")
     )
 }
 

@@ -63,7 +63,8 @@ impl ListWriter {
             return;
         }
         if waiting.bytes + line.len() > QUEUE_MAX {
-            let message = "writing to it does not keep up (an unread pipe, or a slow disk)";
+            let message =
+                "it cannot be written fast enough (a pipe that nobody reads, or a slow disk)";
             waiting.error = Some(io::Error::new(io::ErrorKind::TimedOut, message));
             return;
         }
