@@ -273,7 +273,7 @@ impl RouteChooser<'_> {
 
     /// Ends the other attempts.
     async fn settle(&self, running: &mut Running, chosen: Route) {
-        self.detail(&format!("route: {}", chosen.name()));
+        self.detail(&format!("route: using {}", chosen.name()));
         for route in [Route::Direct, Route::Reverse, Route::Ssh] {
             if route == chosen {
                 continue;
@@ -311,7 +311,7 @@ impl RouteChooser<'_> {
     fn fail(&self, route: Route, why: &str) {
         let why = why.split(" (os error").next().unwrap_or(why);
         self.notes.failed(route, why);
-        self.detail(&format!("route: not {}: {why}", route.name()));
+        self.detail(&format!("route: {} failed: {why}", route.name()));
     }
 
     fn has_failed(&self, route: Route) -> bool {

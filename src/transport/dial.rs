@@ -137,7 +137,7 @@ impl Dialler {
             }
             if let Some(reporter) = reporter.as_ref().filter(|_| has_come_up) {
                 let stream = ConnectionName(route.stream(nth));
-                reporter.detail(&format!("stream {stream} could not be dialled: {cause}"));
+                reporter.detail(&format!("stream {stream} could not be opened: {cause}"));
             }
         }
     }

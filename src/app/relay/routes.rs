@@ -22,7 +22,7 @@ use crate::session::route_choice::{Notes, look_up};
 use crate::ssh;
 use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::DialAnswer;
-use crate::transport::routes::{NO_ANSWER, Route, addresses, blocked, cut_off};
+use crate::transport::routes::{NO_ANSWER, Route, addresses, blocked, cut_off, no_port};
 use crate::units::{harmless, printable};
 use crate::wire::message::{Listen, Message};
 use crate::wire::progress_report::ProgressReport;
@@ -244,8 +244,7 @@ impl RelayRoutes<'_> {
     async fn tell(&self, route: Route, at: &Listen) {
         let (dialler, host) = self.parties(route);
         if at.port == 0 || at.addresses.is_empty() {
-            let why = "no stream: the other host has no port for one";
-            return self.notes.failed(route, why);
+            return self.notes.failed(route, &no_port(&shown(host)));
         }
         let is_given = route == Route::Direct || self.request.route.asked == Some(route);
         let places = match self.request.route.address.as_deref().filter(|_| is_given) {
@@ -254,7 +253,7 @@ impl RelayRoutes<'_> {
         };
         let name = route.name();
         self.dial_at(dialler, at.port, places, &|told| {
-            format!("route: {name}: {} is dialled at {told}", shown(host))
+            format!("route: {name}: connecting to {} at {told}", shown(host))
         })
         .await;
     }
@@ -266,12 +265,13 @@ impl RelayRoutes<'_> {
         if self.request.rsh != Rsh::Ssh || self.request.route.address.is_some() || at.port == 0 {
             return;
         }
-        let Some(name) = ssh::names::hostname(host, &self.request.ssh).await else {
+        let Some(host_name) = ssh::names::hostname(host, &self.request.ssh).await else {
             return;
         };
-        let places = addresses::by_name(look_up(&name, at.port).await, at);
+        let places = addresses::by_name(look_up(&host_name, at.port).await, at);
+        let name = route.name();
         self.dial_at(dialler, at.port, places, &|told| {
-            format!("route: {} may be at {told} too", shown(host))
+            format!("route: {name}: connecting to {} at {told} too", shown(host))
         })
         .await;
     }
@@ -302,7 +302,7 @@ impl RelayRoutes<'_> {
 
     /// Ends the other attempts.
     async fn settle(&self, chosen: Route, dialling: &mut Dialling) {
-        let detail = format!("route: {}", chosen.name());
+        let detail = format!("route: using {}", chosen.name());
         self.client.reporter.detail(&detail);
         let (other, was_told) = match chosen {
             Route::Direct => (Route::Reverse, std::mem::take(&mut dialling.reverse)),

@@ -16,7 +16,7 @@ use crate::transport::dial::{Attempts, Dialler, Way};
 use crate::transport::routes::direct::Places;
 use crate::transport::routes::listener::Listener;
 use crate::transport::routes::ssh_login::FurtherLogins;
-use crate::transport::routes::{Route, addresses};
+use crate::transport::routes::{Route, addresses, no_port};
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
@@ -31,8 +31,8 @@ impl RouteChooser<'_> {
     /// Begins to dial the server. Returns the addresses, if there are any.
     pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
-            let why = "no stream: it has no port for one";
-            running.start(Route::Direct, async { why.to_owned() });
+            let why = no_port(&printable(self.host.name.as_bytes()));
+            running.start(Route::Direct, async { why });
             return None;
         }
         let options = &self.request.route;
@@ -53,7 +53,7 @@ impl RouteChooser<'_> {
         let told = given.clone().unwrap_or(ips.collect::<Vec<_>>().join(", "));
         let name = printable(self.host.name.as_bytes());
         self.detail(&format!(
-            "route: direct: {name} is dialled at {told}, port {}",
+            "route: direct: connecting to {name} at {told}, port {}",
             at.port
         ));
         let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
@@ -107,8 +107,9 @@ impl RouteChooser<'_> {
             port: listener.port,
         };
         let told = listen.addresses.join(", ");
+        let name = printable(self.host.name.as_bytes());
         self.detail(&format!(
-            "route: the host dials {told}, port {}",
+            "route: reverse: {name} connects to this machine at {told}, port {}",
             listen.port
         ));
         // The reader reports a lost connection.
@@ -135,7 +136,7 @@ impl RouteChooser<'_> {
         let Request { rsh, ssh, .. } = self.request;
         let logins = FurtherLogins::new(*rsh, &self.host, ssh, startup, &self.hello);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
-        self.detail("route: further ssh logins");
+        self.detail("route: ssh: trying further ssh logins");
         running.start(Route::Ssh, dialler.run());
     }
 

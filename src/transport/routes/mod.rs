@@ -111,6 +111,11 @@ pub fn blocked(host: Option<&str>, why: impl fmt::Display) -> Error {
     Error::new(Kind::Connect, Side::Here, message)
 }
 
+/// Why there is no connection to `host`, which has no port for one.
+pub fn no_port(host: &str) -> String {
+    format!("no stream: no port is free on {host}")
+}
+
 /// All connections were lost, and no other came up within `time`.
 pub fn cut_off(time: Duration, cause: &str) -> Error {
     let seconds = time.as_secs();
