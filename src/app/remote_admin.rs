@@ -99,9 +99,7 @@ impl RemoteAdmin {
             return Err(Error::new(Kind::FarEnd, Side::Here, message));
         }
         if read.is_none() {
-            let seconds = self.timeout.as_secs();
-            let message = format!("{name}: no answer within {seconds} s (--timeout)");
-            return Err(Error::new(Kind::Connect, Side::Here, message));
+            return Err(ssh::no_answer(&self.host, self.timeout, Rsh::Ssh));
         }
         let login = ssh::login_name(&self.host, &self.ssh, &startup).await;
         let stderr = stderr_lines.lock().clone();

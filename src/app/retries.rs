@@ -198,10 +198,7 @@ async fn unless_signalled(error: Error, client: &ClientContext) -> Result<Error>
         }
     }
     Ok(match error.kind {
-        Kind::Signal(number) => {
-            let message = format!("fastcp there was ended by signal {number}");
-            Error::new(Kind::Lost, Side::Here, message)
-        }
+        Kind::Signal(number) => ssh::server_killed(number),
         _ => error,
     })
 }
@@ -290,7 +287,7 @@ impl Outage {
     }
 
     fn detail(&self, wait: Duration, retries: &Retries) -> String {
-        let why = self.login.as_deref().unwrap_or("for no known reason");
+        let why = self.login.as_deref().unwrap_or("unknown reason");
         format!("login failed ({why}); {}", next(wait, retries))
     }
 
@@ -371,22 +368,22 @@ mod tests {
         };
         let mut retries = Retries::new(Retry::of(None, Some(2)), &[7; 16]);
         let now = Instant::now();
-        outage.note("ssh was ended by signal 9".to_owned(), true);
+        outage.note("ssh was killed by signal 9".to_owned(), true);
         assert_eq!(
             outage.given_up(&retries).message,
-            "connection to h lost: ssh was ended by signal 9"
+            "connection to h lost: ssh was killed by signal 9"
         );
         let wait = retries.next(now).unwrap();
         assert_eq!(
             outage.notice(wait, &retries),
-            "fastcp: connection to h lost (ssh was ended by signal 9); \
+            "fastcp: connection to h lost (ssh was killed by signal 9); \
              logging in again in 1 s (1 of 2)"
         );
         outage.note("no route to host".to_owned(), false);
         retries.next(now).unwrap();
         assert_eq!(
             outage.given_up(&retries).message,
-            "connection to h lost: ssh was ended by signal 9; gave up after 2 more logins \
+            "connection to h lost: ssh was killed by signal 9; gave up after 2 more logins \
              (the last: no route to host)"
         );
         assert!(!is_worth_a_retry(Kind::Connect, Attempt::First));

@@ -200,8 +200,8 @@ impl Command {
         let how = match (status.code(), status.signal()) {
             (Some(code), _) => format!("failed with status {code}"),
             (None, Some(number)) => match Named::try_from(number) {
-                Ok(signal) => format!("was ended by {}", signal.as_str()),
-                Err(_) => format!("was ended by signal {number}"),
+                Ok(signal) => format!("was killed by {}", signal.as_str()),
+                Err(_) => format!("was killed by signal {number}"),
             },
             (None, None) => "failed".to_owned(),
         };

@@ -64,7 +64,7 @@ fn a_failure_names_the_command_its_status_and_its_last_lines() {
             "echo no such table >&2; exit 3",
             "`echo no such table >&2; exit 3` failed with status 3: no such table",
         ),
-        ("kill -KILL $$", "`kill -KILL $$` was ended by SIGKILL"),
+        ("kill -KILL $$", "`kill -KILL $$` was killed by SIGKILL"),
         ("false", "`false` failed with status 1"),
         (
             "printf 'one\\ntwo\\033[2J\\n' >&2; exit 9",

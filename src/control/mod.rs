@@ -53,7 +53,7 @@ pub enum ControlError {
     BadMessage(#[from] BadMessage),
     #[error("{0}")]
     BadHello(#[from] BadHello),
-    #[error("fastcp there gave no answer within {} s", .0.as_secs())]
+    #[error("no answer within {} s", .0.as_secs())]
     Silent(Duration),
 }
 

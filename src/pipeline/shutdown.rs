@@ -63,7 +63,13 @@ impl Shutdown {
 
     /// The cause of an end that has come.
     pub fn error(&self) -> Error {
-        let unknown = || Error::new(Kind::Lost, Side::Here, "ended for an unknown reason");
+        let unknown = || {
+            Error::new(
+                Kind::Lost,
+                Side::Here,
+                "ended for an unknown reason; please report this bug",
+            )
+        };
         self.cause().unwrap_or_else(unknown)
     }
 

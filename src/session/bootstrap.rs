@@ -185,8 +185,9 @@ impl Bootstrap<'_> {
         let program = found.ok_or_else(|| {
             let target = program::target_of(machine);
             self.refusal(format!(
-                "no fastcp there, and its processor is {shown}: build one (cargo build --release \
-                 --target {target}) and put it at {} on this machine, or install it on {name}",
+                "no fastcp there, and none here for its processor ({shown}): build one (cargo \
+                 build --release --target {target}) and put it at {} on this machine, or install \
+                 it on {name}",
                 program::wanted_path(machine),
             ))
         })?;
@@ -244,10 +245,11 @@ impl Bootstrap<'_> {
         match hello.program == program.digest() {
             true => Ok(hello),
             false => Err(self
-                .refusal(
-                    "a different fastcp started than the one that was sent; run fastcp --remove \
-                     HOST: and try again",
-                )
+                .refusal(format!(
+                    "the fastcp that started is not the one that was sent; run fastcp --remove \
+                     {}: and try again",
+                    self.name()
+                ))
                 .into()),
         }
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::data_connections::end_later;
+use crate::control::ControlError;
 use crate::dest::Rules;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Shutdown;
@@ -177,7 +178,7 @@ impl ReceivingEnd {
                 return;
             }
             // Control is lost. A reason that its reader gets within a second counts instead.
-            let message = "the control connection was closed";
+            let message = ControlError::Closed.to_string();
             let lost = Error::new(Kind::Lost, Side::Here, message);
             end_later(self.receiver.context.shutdown.clone(), lost);
         }

@@ -313,23 +313,11 @@ async fn no_hello(
     let name = printable(host.name.as_bytes());
     match why {
         NoHello::Refused(error) => error,
-        NoHello::Late(limit) => {
-            let (kind, who) = match request.rsh {
-                Rsh::Ssh => (
-                    Kind::Connect,
-                    "the host, its sshd or its login shell may hang",
-                ),
-                Rsh::Local => (Kind::FarEnd, "fastcp there may hang"),
-            };
-            let seconds = limit.as_secs();
-            let message = format!("{name}: no answer within {seconds} s (--timeout); {who}");
-            let mut error = Error::new(kind, Side::Here, message);
-            error.errno = nix::libc::ETIMEDOUT;
-            error
-        }
+        NoHello::Late(limit) => ssh::no_answer(host, limit, request.rsh),
         NoHello::CutShort => {
-            let message =
-                format!("{name}: the connection ended while fastcp was being installed there");
+            let message = format!(
+                "{name}: the connection ended while fastcp was being installed there; try again"
+            );
             Error::new(Kind::Lost, Side::Here, message)
         }
         NoHello::Control(ControlError::Closed | ControlError::Io(_)) => {

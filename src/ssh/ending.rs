@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use nix::libc;
 
@@ -50,13 +51,12 @@ pub fn why_no_hello(
         let message = "the connection ended while fastcp started there; try again";
         return error(Kind::Lost, message.to_owned());
     }
-    let no_path = "the command of --remote-path is not there, or cannot be run";
+    let no_sudo = || "sudo is not installed there".to_owned();
+    let no_path = "the command of --remote-path does not exist there, or cannot be run";
     match (status.and_then(|status| status.code()), &startup.sudo) {
-        (Some(127), Some(_)) => error(Kind::FarEnd, "it has no sudo".to_owned()),
+        (Some(127), Some(_)) => error(Kind::FarEnd, no_sudo()),
         // csh prints this, and exits with 1.
-        (Some(1), Some(_)) if says("sudo: Command not found") => {
-            error(Kind::FarEnd, "it has no sudo".to_owned())
-        }
+        (Some(1), Some(_)) if says("sudo: Command not found") => error(Kind::FarEnd, no_sudo()),
         (Some(126 | 127), _) if startup.path.is_some() => error(Kind::FarEnd, no_path.to_owned()),
         (Some(1), Some(_))
             if startup.path.is_some()
@@ -66,7 +66,7 @@ pub fn why_no_hello(
         }
         (Some(1), Some(user)) if says("unknown user") => error(
             Kind::FarEnd,
-            format!("it has no user {user} (--sudo={user})"),
+            format!("there is no user {user} (--sudo={user})"),
         ),
         (Some(1), Some(user)) => {
             let command = match &startup.path {
@@ -101,6 +101,23 @@ fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
     let refuses = code.is_none_or(|code| code == Kind::FarEnd.exit_code());
     let mut lines = stderr.lines().filter(|_| refuses);
     lines.rfind(|line| line.starts_with(OWN))?.strip_prefix(OWN)
+}
+
+/// The error for a login without an answer within `limit`.
+pub fn no_answer(host: &Host, limit: Duration, rsh: Rsh) -> Error {
+    let (kind, hangs) = match rsh {
+        Rsh::Ssh => (
+            Kind::Connect,
+            "the host, its sshd or its login shell may hang",
+        ),
+        Rsh::Local => (Kind::FarEnd, "fastcp there may hang"),
+    };
+    let (name, seconds) = (printable(host.name.as_bytes()), limit.as_secs());
+    let message = format!("{name}: no answer within {seconds} s (--timeout); {hangs}");
+    Error {
+        errno: libc::ETIMEDOUT,
+        ..Error::new(kind, Side::Here, message)
+    }
 }
 
 /// The error where the cause is unknown; quotes the far end's output.
@@ -197,6 +214,17 @@ const SIGNALLED: std::ops::Range<i32> = 129..193;
 /// The exit code of a panic in Rust's runtime, which fastcp 0.1 ended with.
 const RUST_PANIC: i32 = 101;
 
+const FAR_PROGRAM: &str = "fastcp there";
+
+/// A signal ended the server. Another session may succeed.
+pub fn server_killed(signal: i32) -> Error {
+    Error::new(Kind::Lost, Side::Here, killed(FAR_PROGRAM, signal))
+}
+
+fn killed(program: &str, signal: i32) -> String {
+    format!("{program} was killed by signal {signal}")
+}
+
 /// The cause of a lost control connection, if the exit status of the far end's process shows it.
 /// `words` is the last line of its stderr since the hello, or empty. The error's kind decides
 /// whether the client logs in again.
@@ -204,10 +232,10 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
     let lost = |message: String| Some(Error::new(Kind::Lost, Side::Here, message));
     let program = match rsh {
         Rsh::Ssh => "ssh",
-        Rsh::Local => "fastcp there",
+        Rsh::Local => FAR_PROGRAM,
     };
     match (status.signal(), status.code()) {
-        (Some(signal), _) => lost(format!("{program} was ended by signal {signal}")),
+        (Some(signal), _) => lost(killed(program, signal)),
         // A line of the server itself is not ssh's message, and the user has already seen it.
         (_, Some(255)) if rsh == Rsh::Ssh && !words.is_empty() && !words.starts_with(OWN) => {
             let words = words.trim_end_matches(['.', ' ']);
@@ -215,7 +243,8 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
         }
         // ssh prints nothing if a signal ends it here, or ends its command there.
         (_, Some(255)) if rsh == Rsh::Ssh => lost(
-            "ssh ended without a message: a signal ended it here, or ended fastcp there".to_owned(),
+            "ssh ended without a message: a signal killed it here, or killed fastcp there"
+                .to_owned(),
         ),
         (_, Some(code)) if code == Kind::Breach.exit_code() || code == RUST_PANIC => {
             let message = "fastcp there stopped with an internal error (its message is above); please \
@@ -224,7 +253,7 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {
             let signal = code - (SIGNALLED.start - 1);
-            lost(format!("fastcp there was ended by signal {signal}"))
+            lost(killed(FAR_PROGRAM, signal))
         }
         _ => None,
     }
@@ -287,10 +316,13 @@ mod tests {
         let (kind, told) = why(1, None, Some("nosuch"), b"", audit);
         assert_eq!(
             (kind, told.as_str()),
-            (Kind::FarEnd, "h: it has no user nosuch (--sudo=nosuch)")
+            (Kind::FarEnd, "h: there is no user nosuch (--sudo=nosuch)")
         );
         let (kind, told) = why(127, None, Some("root"), b"", "sh: 1: sudo: not found\n");
-        assert_eq!((kind, told.as_str()), (Kind::FarEnd, "h: it has no sudo"));
+        assert_eq!(
+            (kind, told.as_str()),
+            (Kind::FarEnd, "h: sudo is not installed there")
+        );
         let (_, told) = why(
             1,
             Some("/x"),
@@ -298,7 +330,10 @@ mod tests {
             b"",
             "sudo: /x: command not found\n",
         );
-        assert!(told.contains("--remote-path is not there"), "{told}");
+        assert!(
+            told.contains("--remote-path does not exist there"),
+            "{told}"
+        );
         let (kind, told) = why(1, None, Some("root"), b"", "sudo: a password is required\n");
         assert_eq!(kind, Kind::Connect);
         assert!(told.ends_with("me ALL=(root) NOPASSWD: /bin/sh"), "{told}");
@@ -309,7 +344,7 @@ mod tests {
         let why = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
         let told = |status, words| why(status, words).map(|error| error.message);
         let code = |code: i32| code << 8;
-        assert_eq!(told(9, "x").unwrap(), "ssh was ended by signal 9");
+        assert_eq!(told(9, "x").unwrap(), "ssh was killed by signal 9");
         assert_eq!(
             told(code(255), "Connection to h closed by remote host.").unwrap(),
             "ssh: Connection to h closed by remote host"
@@ -317,7 +352,7 @@ mod tests {
         let own = "fastcp: the disk is still writing the copied data";
         assert_eq!(told(code(255), own), told(code(255), ""));
         let killed = told(code(128 + 9), "").unwrap();
-        assert_eq!(killed, "fastcp there was ended by signal 9");
+        assert_eq!(killed, "fastcp there was killed by signal 9");
         assert!(told(code(255), "").unwrap().contains("without a message"));
         assert_eq!(told(code(5), "its own sentence came by control"), None);
         let kind = |number| why(code(number), "").unwrap().kind;

@@ -20,7 +20,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 pub use ending::{
-    LastOutput, OWN, classify, is_refusal, is_refused, may_pass, why_lost, why_no_hello,
+    LastOutput, OWN, classify, is_refusal, is_refused, may_pass, no_answer, server_killed,
+    why_lost, why_no_hello,
 };
 pub use names::connect_timeout;
 use options::ssh_arguments;
@@ -83,7 +84,10 @@ pub fn start(
         }
         Rsh::Local => {
             let itself = std::env::current_exe().map_err(|e| {
-                let message = format!("the program cannot find itself: {}", reason_of(&e));
+                let message = format!(
+                    "cannot find the file of this fastcp program: {}",
+                    reason_of(&e)
+                );
                 Error::new(Kind::FarEnd, Side::Here, message)
             })?;
             let mut command = Command::new(itself);

@@ -179,7 +179,7 @@ impl Startup {
 /// The words of `--remote-path`, each quoted for a POSIX shell. A leading `~/` stays unquoted,
 /// because only the remote shell knows the home directory.
 fn quoted(path: &str) -> Result<String> {
-    let unreadable = || Error::usage("--remote-path: its quotes do not match");
+    let unreadable = || Error::usage("--remote-path: a quote is left open");
     let words = shlex::split(path).ok_or_else(unreadable)?;
     let mut command = Vec::new();
     for word in words {

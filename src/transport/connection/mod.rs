@@ -203,7 +203,7 @@ async fn wait_for_end(
             _ = orders.changed() => look(reader, stats, &mut unsent_max),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
-                Ok(_) => io::Error::other("the receiver spoke on a data stream"),
+                Ok(_) => io::Error::other("the receiver sent data on a stream that only it reads"),
                 Err(error) => error,
             },
         }

@@ -180,7 +180,7 @@ impl FurtherLogins {
         }
         let Some(stdout) = incoming.into_reader() else {
             return Err(Failed::ForGood(
-                "fastcp there sent an invalid message".to_owned(),
+                "fastcp there sent an invalid message: data after its hello".to_owned(),
             ));
         };
         let opened = async {

@@ -75,7 +75,7 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     ssh_of(case).kill();
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (ssh was ended by signal 9)")
+    done.says("connection to far lost (ssh was killed by signal 9)")
         .says("(giving up in 5m)")
         .says("logged in again once");
     // Between two hosts the sender reports to the client four times a second. Only chunks placed
@@ -131,7 +131,7 @@ fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     rustix::process::kill_process(server.pid, Signal::TERM).expect("end the server");
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (fastcp there was ended by signal 15)");
+    done.says("connection to far lost (fastcp there was killed by signal 15)");
 }
 
 /// A stopped server notices neither the end of its ssh nor a request to end. As the receiver it
@@ -356,7 +356,7 @@ fn without_retries_a_lost_connection_is_the_end(case: &Case) {
     ssh_of(case).kill();
     let done = run.wait();
     done.exits(5)
-        .says("connection to far lost: ssh was ended by signal 9; ")
+        .says("connection to far lost: ssh was killed by signal 9; ")
         .never_says("logging in again")
         .never_says("gave up");
     assert_eq!(case.host().logins(), logins_of_a_session(case));

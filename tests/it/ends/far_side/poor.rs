@@ -238,7 +238,11 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
     let fails = [
         ("sudo: unknown user nosuch", 1, "no user nosuch"),
-        ("sh: 1: exec: sudo: not found", 127, "it has no sudo"),
+        (
+            "sh: 1: exec: sudo: not found",
+            127,
+            "sudo is not installed there",
+        ),
     ];
     for (words, code, why) in fails {
         // An unrelated message may come last.
