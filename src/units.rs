@@ -132,7 +132,7 @@ pub fn count(number: u64) -> String {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     text.parse::<bytesize::ByteSize>()
         .map(|size| size.as_u64())
-        .map_err(|_| "not a size: write bytes, or as in 512M, 1.5G, 256Mi".to_owned())
+        .map_err(|_| "expected a number of bytes, such as 4096, 512M, 1.5G or 256Mi".to_owned())
 }
 
 /// Parses `40M`, `256Ki`, `40 MB/s` as bytes a second, and `0`. Any other number without a unit
@@ -153,7 +153,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     let has_unit = amount.ends_with(|c: char| c.is_ascii_alphabetic());
     match parse_size(amount) {
         Ok(rate) if has_unit || rate == 0 => Ok(rate),
-        _ => Err("a rate is bytes a second with a unit, as in 500K, 40M, 1.5Gi".to_owned()),
+        _ => Err("expected bytes a second with a unit, such as 500K, 40M or 1.5Gi".to_owned()),
     }
 }
 

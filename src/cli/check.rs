@@ -70,7 +70,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     if args.json && dest.what == EndKind::Stdio {
         return Err(Error::usage(
-            "--json writes to stdout, and so does the copy: leave one of them out",
+            "--json and this copy would both write to stdout: leave out --json, or copy to a file",
         ));
     }
     if args.json {

@@ -38,7 +38,7 @@ pub fn parse(typed: OsString) -> Result<Operand> {
         return Err(refused(bytes, &foreign_scheme(scheme)));
     } else if let Some(colon) = colon(bytes) {
         if bytes[colon..].starts_with(b"::") {
-            let why = "fastcp does not speak to rsync daemons: write HOST:PATH, \
+            let why = "fastcp does not connect to rsync daemons: write HOST:PATH, \
                        or HOST:./:NAME for a name that begins with a colon";
             return Err(refused(bytes, why));
         }
@@ -166,7 +166,7 @@ fn uri(rest: &[u8]) -> Result<(Host, Vec<u8>), &'static str> {
 }
 
 fn decoded(bytes: &[u8]) -> Result<Vec<u8>, &'static str> {
-    const FAULT: &str = "a % needs two hexadecimal digits, and not 00, after it";
+    const FAULT: &str = "a % must be followed by two hexadecimal digits, and not by 00";
     let mut out = Vec::with_capacity(bytes.len());
     let mut rest = bytes.iter();
     while let Some(&byte) = rest.next() {
@@ -205,7 +205,9 @@ fn user_name(bytes: &[u8]) -> Result<String, &'static str> {
         Ok("") => Err("the user's name is empty"),
         // ssh would parse it as an option.
         Ok(name) if name.starts_with('-') => Err("a user's name cannot begin with -"),
-        Ok(name) if name.contains(is_unsafe) => Err("not a user's name"),
+        Ok(name) if name.contains(is_unsafe) => {
+            Err("the user's name has a character that ssh does not allow")
+        }
         Ok(name) => Ok(name.to_owned()),
         Err(_) => Err("the user's name is not UTF-8"),
     }
@@ -220,9 +222,10 @@ fn host_name(bytes: &[u8]) -> Result<String, &'static str> {
     match std::str::from_utf8(bare) {
         Ok("") => Err("the host's name is empty"),
         Ok(name) if name.starts_with('-') => Err("a host's name cannot begin with -"),
-        Ok(name) if name.contains(is_unsafe) => {
-            Err("not a host's name (write ./ before a local name with a colon)")
-        }
+        Ok(name) if name.contains(is_unsafe) => Err(
+            "the host's name has a character that ssh does not allow (write ./ before a local \
+                 name with a colon)",
+        ),
         Ok(name) => Ok(name.to_owned()),
         Err(_) => Err("the host's name is not UTF-8 (write ./ before a local name with a colon)"),
     }

@@ -34,7 +34,9 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
         return Err(Error::usage("--remove needs a host: fastcp --remove HOST:"));
     }
     if args.rsh == Rsh::Local && !hosts.is_empty() {
-        return Err(Error::usage("with --rsh local there is no other host"));
+        return Err(Error::usage(
+            "--rsh local starts no program on another host: leave it out",
+        ));
     }
     let sudo = args.sudo.take();
     let ssh = ssh_options(&mut args);

@@ -15,7 +15,7 @@ pub(super) fn kbit(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(kbit @ 1..=KBIT_MAX) => Ok(kbit),
         _ => Err(format!(
-            "Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 for 8 Mbit/s)"
+            "expected Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 is 8 Mbit/s)"
         )),
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn rate(text: &str) -> Result<RateArgument, String> {
         return Ok(RateArgument::File(file.into()));
     }
     match units::parse_rate(text)? {
-        0 => Err("bytes a second, more than 0".to_owned()),
+        0 => Err("expected more than 0 bytes a second".to_owned()),
         rate => Ok(RateArgument::Fixed(rate)),
     }
 }
@@ -58,7 +58,7 @@ pub(super) fn ports(text: &str) -> Result<Ports, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
         (Ok(first @ 1..), Ok(last)) if first <= last => Ok(Ports { first, last }),
-        _ => Err("a port or a range of them, as 9001-9016".to_owned()),
+        _ => Err("expected a port or a range of ports, such as 9001-9016".to_owned()),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn address(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_alphanumeric() || "-_.:%".contains(c);
     match !text.is_empty() && text.chars().all(is_name) {
         true => Ok(text.to_owned()),
-        false => Err("a name or an address, without brackets or port".to_owned()),
+        false => Err("expected a host name or an IP address, without brackets or port".to_owned()),
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn user(text: &str) -> Result<String, String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match text.chars().all(is_name) && !text.is_empty() && !text.starts_with('-') {
         true => Ok(text.to_owned()),
-        false => Err("not a user's name".to_owned()),
+        false => Err("expected a user name of letters, digits and the characters . _ -".to_owned()),
     }
 }
 
@@ -100,15 +100,15 @@ pub(super) fn compress(text: &str) -> Result<Compress, String> {
         ("lzma", None) => Ok(Compress::Lzma(LZMA_LEVEL)),
         ("zstd", Some(level)) => match level.parse() {
             Ok(level @ -7..=19) => Ok(Compress::Zstd(level)),
-            _ => Err("zstd's levels are -7 to 19".to_owned()),
+            _ => Err("expected a zstd level from -7 to 19".to_owned()),
         },
         ("gzip", Some(level)) => match level.parse() {
             Ok(level @ 1..=9) => Ok(Compress::Gzip(level)),
-            _ => Err("gzip's levels are 1 to 9".to_owned()),
+            _ => Err("expected a gzip level from 1 to 9".to_owned()),
         },
         ("lzma", Some(level)) => match level.parse() {
             Ok(level @ 1..=9) => Ok(Compress::Lzma(level)),
-            _ => Err("lzma's levels are 1 to 9".to_owned()),
+            _ => Err("expected an lzma level from 1 to 9".to_owned()),
         },
         ("auto" | "none" | "lz4", Some(_)) => Err(format!("{codec} has no levels")),
         _ => {
@@ -124,7 +124,7 @@ const CONGESTION_MAX: usize = 15;
 pub(super) fn congestion(text: &str) -> Result<String, String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
     if text.is_empty() || text.len() > CONGESTION_MAX || !text.bytes().all(is_word) {
-        return Err("a name as in net.ipv4.tcp_available_congestion_control".to_owned());
+        return Err("expected a name from net.ipv4.tcp_available_congestion_control".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -137,7 +137,7 @@ pub(super) fn timeout(text: &str) -> Result<u16, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
     match time.as_secs() {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
-        _ => Err("from 5s to 1h".to_owned()),
+        _ => Err("expected a time from 5s to 1h".to_owned()),
     }
 }
 
@@ -150,7 +150,7 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     }
     let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2h)"))?;
     match time > RETRY_MAX {
-        true => Err("from 0 to 30days".to_owned()),
+        true => Err("expected a time from 0 to 30days".to_owned()),
         false => Ok(time),
     }
 }
@@ -161,7 +161,7 @@ const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 pub(super) fn idle(text: &str) -> Result<u64, String> {
     let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
     if time.is_zero() || time > IDLE_MAX {
-        return Err("from 1ms to 1day".to_owned());
+        return Err("expected a time from 1ms to 1day".to_owned());
     }
     Ok(time.as_millis() as u64)
 }
@@ -172,7 +172,7 @@ const MEMORY_MIN: u64 = 16 << 20;
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     let bytes = units::parse_size(text)?;
     if bytes < MEMORY_MIN {
-        return Err("at least 16Mi (16.8 MB) is needed".to_owned());
+        return Err("expected at least 16Mi (16.8 MB)".to_owned());
     }
     Ok(bytes)
 }

@@ -144,7 +144,8 @@ impl Budget {
                 (1, 1) => {
                     let least = ((4 + WINDOW_MIN) * slot + context) as u64;
                     return Err(Error::usage(format!(
-                        "--memory: {} is too little, at least {} MB are needed",
+                        "--memory: {} is too little for one stream and one worker thread; give at least \
+                         {}M",
                         size(memory),
                         least.div_ceil(1_000_000)
                     )));
