@@ -69,14 +69,17 @@ pub async fn follow(
             Ok(Ok(now)) if now != rate => {
                 rate = now;
                 reporter.detail(&match rate {
-                    Some(rate) => format!("rate: at most {}", units::rate(rate as f64)),
-                    None => "rate: no limit".to_owned(),
+                    Some(rate) => format!("rate limit: {}", units::rate(rate as f64)),
+                    None => "rate limit: none".to_owned(),
                 });
                 set(rate).await;
             }
             Ok(Err(error)) if !complained => {
                 complained = true;
-                reporter.notice(&format!("fastcp: {}; the rate stays", error.message));
+                reporter.notice(&format!(
+                    "fastcp: {}; the rate limit is unchanged",
+                    error.message
+                ));
             }
             _ => {}
         }

@@ -144,13 +144,16 @@ fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
     });
     case.scratch.file("rate", "fast");
     procs::until("it is told", || {
-        run.stderr.text().contains("the rate stays").then_some(())
+        run.stderr
+            .text()
+            .contains("the rate limit is unchanged")
+            .then_some(())
     });
     case.scratch.file("rate", "0");
     let done = run.wait();
     done.succeeds()
-        .says("the rate stays")
-        .says("rate: no limit");
+        .says("the rate limit is unchanged")
+        .says("rate limit: none");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 

@@ -229,7 +229,7 @@ fn shared_limit(case: &Case) -> Vec<Value> {
     });
     case.scratch.file("rate", "1M");
     let done = run.wait();
-    done.succeeds().says("rate: at most 1.00 MB/s");
+    done.succeeds().says("rate limit: 1.00 MB/s");
     let text = done.stdout_text();
     assert_eq!(text.lines().count(), 2, "{text}");
     let lines = text.lines().map(serde_json::from_str);
