@@ -112,7 +112,8 @@ pub struct Snapshot {
     pub moved_bytes: u64,
     /// Content that was in place before the first session.
     pub already_bytes: u64,
-    /// Content that was neither sent in this session nor in place before it: holes.
+    /// Content that was neither sent nor resumed in this session: zeros, and files that
+    /// `--no-clobber` found equal.
     pub unsent_bytes: u64,
     /// Existing content that was read again in all sessions.
     pub checked_bytes: u64,

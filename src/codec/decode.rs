@@ -13,7 +13,7 @@ pub enum DecodeError {
     Codec(u8),
     #[error("a chunk of {found} bytes was announced as {announced}")]
     Length { announced: u32, found: usize },
-    #[error("what was compressed with {0:?} does not decode to the announced length")]
+    #[error("data compressed with {0:?} does not decode to the announced length")]
     Garbage(Codec),
 }
 

@@ -17,6 +17,7 @@ use crate::pipeline::receive::Receiver;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::scheduler::Taken;
 use crate::report::Reporter;
+use crate::seal::Unsealed;
 use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::stats::ConnectionStats;
 use crate::transport::connection::{RecvError, Sent, Supply, recv, send};
@@ -273,7 +274,7 @@ async fn receive_frames(
 fn why(registration: &Registration) -> io::Error {
     match registration.why() {
         Some(dead) => io::Error::other(dead),
-        None => io::Error::other("received data failed authentication with this session's key"),
+        None => io::Error::other(Unsealed),
     }
 }
 

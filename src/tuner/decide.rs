@@ -264,7 +264,10 @@ impl Tuner {
         let from = self.decision.method;
         self.set_rung(to);
         self.set_scout(now, None);
-        Some(format!("{}: workers are too slow for {from}", LADDER[to]))
+        Some(format!(
+            "{}: the processors are too slow for {from}",
+            LADDER[to]
+        ))
     }
 
     /// Avoids LZMA for a while, and for twice as long the next time.

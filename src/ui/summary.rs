@@ -105,7 +105,7 @@ fn done(outcome: &Outcome) -> String {
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
-            " ({} equal or empty, not sent)",
+            " ({} not sent: already equal, or zeros)",
             size(counters.unsent_bytes)
         );
     }
@@ -340,7 +340,7 @@ pub(super) mod tests {
         assert_eq!(
             lines(&outcome, 80),
             [
-                "3 files, 1.07 GB (1.00 MB equal or empty, not sent),",
+                "3 files, 1.07 GB (1.00 MB not sent: already equal, or zeros),",
                 "600 MB of it already there and verified,",
                 "3.00 MB were damaged at the destination and sent again, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"

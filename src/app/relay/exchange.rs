@@ -308,8 +308,8 @@ impl RelayLine<'_> {
         };
         let Some(relay) = Relay::of(&message) else {
             let error = Error::usage(
-                "too many files are named for a copy between two hosts; copy their directory, or copy in \
-                 several runs",
+                "too many files are named for a copy between two hosts: copy the directory that holds \
+                 them, or copy in several runs",
             );
             return Err(self.cut(error));
         };

@@ -96,7 +96,7 @@ fn where_processors_are_too_slow_for_lzma_the_best_that_keeps_up_takes_its_place
         let run = run(world, start(&world), seed, 40.0, &[busy]);
         let mut fallen = run.adjustments.iter().skip_while(|(_, it)| {
             let reason = it.reason.as_deref().unwrap_or_default();
-            !reason.contains("workers are too slow")
+            !reason.contains("the processors are too slow")
         });
         let to = fallen.next().map(|(_, it)| it.decision.method);
         assert_eq!(to, Some(Method::Zstd(9)), "{seed}\n{}", told(&run));
