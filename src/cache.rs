@@ -1,5 +1,5 @@
-//! Limits what a copy leaves in the page cache. Drops the pages that the copy brought in, so that a
-//! host that serves others from its cache keeps what they need. Written data goes to disk at once.
+//! The page cache during a copy with `--drop-cache`. The copy drops the pages that it brought in,
+//! and writes its data to disk at once. So the cache keeps the pages of other programs.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -104,19 +104,20 @@
 //!
 //! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::pipe`] reads it in order. The
 //! sender keeps each of its frames until the receiver acknowledges it. If the destination is a
-//! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of both.
+//! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of
+//! both.
 //!
-//! With several hosts, each host has its own sender. The first sender that reaches a chunk reads and
-//! encodes it for all. The result stays in the [`pipeline::send::cache`] until the other senders have
-//! taken it.
+//! With several hosts, each host has its own sender. The first sender that reaches a chunk reads
+//! and encodes it for all. The result stays in the [`pipeline::send::cache`] until the other
+//! senders have taken it.
 //!
 //! The [`tuner`] decides while the copy runs how a chunk is compressed, how many connections there
 //! are and how many chunks are in flight. [`session::tuning`] gives it measurements and carries out
 //! its decisions.
 //!
-//! The [`journal`] makes an interrupted copy resumable. The next copy requests the missing ranges at
-//! once. While they arrive, [`pipeline::receive::verify`] reads the existing ranges. It requests a range
-//! again if it differs from the journal. A file gets its name when every range is verified.
+//! The [`journal`] makes an interrupted copy resumable. The next copy requests the missing ranges
+//! at once. While they arrive, [`pipeline::receive::verify`] reads the existing ranges. It requests
+//! a range again if it differs from the journal. A file gets its name when every range is verified.
 //!
 //! # Layers
 //!
@@ -177,14 +178,15 @@
 //!
 //! - The walk does not wait for answers. Only frames, and questions about small files, wait for
 //!   `Landed`.
-//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing ranges are
-//!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
+//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing
+//!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
+//!   entry failed).
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, `Dial` if the server is to connect to it,
 //!   and `Data` while no data connection works.
 //! - An end that fails sends `Abort` with the cause.
-//! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`: what
-//!   limited the copy. In a push the client knows this itself.
+//! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`:
+//!   what limited the copy. In a push the client knows this itself.
 //! - Between two servers the client puts each server's messages into a `Relay` for the other one
 //!   ([`app::relay`]).
 //!

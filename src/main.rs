@@ -1,3 +1,5 @@
+//! The `fastcp` program, which runs the command line and exits with its code.
+
 /// musl's own allocator has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]

@@ -1,4 +1,4 @@
-//! What a copy has done and found out: for the user, for the other end and for the next copy.
+//! The results of a copy: for the user, for the other end and for the next copy.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A copy of one source to several destinations. Each destination has a session with its own
-//! secret, failures, retries and end, all in this process. They share the read and compressed chunks,
-//! the memory for those, the rate limit and the turns at the user's prompt. A destination on this
-//! machine gets a separate local copy at the same time.
+//! secret, failures, retries and end, all in this process. They share the read and compressed
+//! chunks, the memory for those, the rate limit and the turns at the user's prompt. A destination
+//! on this machine gets a separate local copy at the same time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

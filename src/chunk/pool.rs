@@ -1,5 +1,5 @@
-//! The memory budget: a fixed number of buffers of one size. A thread or task that finds no free
-//! buffer waits, and there is no other back-pressure.
+//! The buffer pool: a fixed number of buffers of one size, which bounds the memory of all chunks. A
+//! thread or task that finds no free buffer waits.
 //!
 //! The pool reuses the buffer that was returned last. A slow copy therefore touches few buffers,
 //! and a fast one finds them in cache. A buffer's memory is allocated on first use.

@@ -1,5 +1,5 @@
-//! Plans chunks from sizes alone, before any byte is read: cuts a big file into ranges and gathers
-//! small files into packs.
+//! The division of files into chunks, from their sizes alone, before any byte is read: a big file
+//! is cut into ranges, and small files are gathered into packs.
 
 use std::ops::Range;
 

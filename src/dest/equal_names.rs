@@ -1,5 +1,5 @@
-//! Whether a file system takes different names for one: `A` and `a` where it ignores case, `a.` and
-//! `a` where it drops trailing dots. It is tested only where two names of a copy could collide.
+//! A test whether a file system treats different names as equal: `A` and `a` if it ignores case,
+//! `a.` and `a` if it drops trailing dots. It runs only where two names of a copy could collide.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Whether another process has a file open for writing. If the file were replaced, that process
-//! would continue to write to a file without a name, and its data would be lost.
+//! A check whether another process has a file open for writing. If the file were replaced, that
+//! process would continue to write to a file without a name, and its data would be lost.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -9,8 +9,8 @@
 //! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume.
 //!
 //! Other modules decide which bytes are missing, compute digests and order the entries. All calls
-//! block and run on worker threads; several threads may write one [`Partial`] at once. A pipe or a
-//! command as the destination is an [`OrderedSink`].
+//! block, so callers make them on threads; several threads may write one [`Partial`] at once. A
+//! pipe or a command as the destination is an [`OrderedSink`].
 //!
 //! The order of a copy: [`resolve()`] and [`check_free_space`] before the first byte;
 //! [`Directory::make`] for each directory; its entries ([`place_small`], [`Partial`],

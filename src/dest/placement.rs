@@ -1,4 +1,4 @@
-//! scp's rules for one source: where it lands, given the entry at the destination.
+//! scp's rules for one source: its place, given the entry at the destination.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

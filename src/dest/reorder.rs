@@ -1,6 +1,7 @@
-//! Puts the chunks of a pipe back in order. They arrive in any order, on any thread. The thread
-//! that brings the next chunk writes it and all that follow without a gap; other threads leave
-//! theirs and return. A chunk counts as written, and is acknowledged, when its write has returned.
+//! A buffer that puts the chunks of a pipe back in order. They arrive in any order, on any thread.
+//! The thread that brings the next chunk writes it and all that follow without a gap; other threads
+//! leave theirs and return. A chunk counts as written, and is acknowledged, when its write has
+//! returned.
 //!
 //! The window limits how many chunks wait. An honest sender reads no chunk that is further than the
 //! window ahead of the oldest unacknowledged one, so a chunk beyond it breaks the protocol.

@@ -1,4 +1,5 @@
-//! Where sources land, by scp's rules, given the typed destination and the existing files.
+//! The places where sources land, by scp's rules, from the typed destination and the existing
+//! files.
 //!
 //! An existing directory takes sources under their own names. `x/` means a directory. Several
 //! sources need a directory. In every other case the source becomes the destination. The contents

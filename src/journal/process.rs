@@ -1,4 +1,5 @@
-//! Identifies the process that writes a journal and its mount. Kills it if its identity is certain.
+//! The identity of the process that writes a journal, and of its mount. The process is killed only
+//! if its identity is certain.
 
 use std::fs::File;
 

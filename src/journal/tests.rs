@@ -1,3 +1,5 @@
+//! Journals that are written, damaged, locked and read back.
+
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Checks whether this process was started with a standard input and output. Rust's runtime opens
+//! A check whether this process was started with a standard input and output. Rust's runtime opens
 //! /dev/null in place of a closed one (`>&-`). A copy would then write nowhere and report success.
 //! A /dev/null that the user named looks the same, so the check runs before the runtime starts.
 

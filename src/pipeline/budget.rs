@@ -1,6 +1,6 @@
-//! How `--memory` is spent: on the buffer pool, and on a spare buffer and codec contexts for each
-//! worker. If the memory does not suffice, the number of connections is reduced first, then the number of
-//! workers.
+//! The division of `--memory`: into the buffer pool, and a spare buffer and codec contexts for each
+//! worker. If the memory does not suffice, the number of connections is reduced first, then the
+//! number of workers.
 
 use super::send::scheduler::UNACKED_MAX;
 use crate::algorithms::{Compress, Method};

@@ -1,4 +1,4 @@
-//! What the parts of one end of a copy share.
+//! The context of one end of a copy, which all its parts share.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! The stages of a copy, with their threads, queues and back-pressure. [`crate::pipeline::send`] turns plans into
-//! frames, [`crate::pipeline::receive`] turns frames into files. The connections themselves decide which of them
-//! carries a frame.
+//! The stages of a copy, with their threads, queues and back-pressure.
+//! [`send`](crate::pipeline::send) turns plans into frames, [`receive`](crate::pipeline::receive)
+//! turns frames into files. A free connection takes the next frame.
 //!
 //! Three rules ensure that no two stages can wait for each other. No stage waits for a second
 //! buffer of the pool while it holds one. The reader of a connection takes its buffer only when a

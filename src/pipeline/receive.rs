@@ -10,9 +10,9 @@
 //!
 //! Workers open, decode, verify and write chunks. The [`entry_writer`] makes directories and links
 //! and opens big files, in the order of their announcement. Verifiers read what earlier runs wrote.
-//! [`Files`] has the files that are being received, [`Entries`] knows where entries go and which are
-//! in place, [`Report`] tells the sender and the user. A chunk is acknowledged when it is verified
-//! and its write has returned.
+//! [`Files`] has the files that are being received, [`Entries`] knows where entries go and which
+//! are in place, [`Report`] tells the sender and the user. A chunk is acknowledged when it is
+//! verified and its write has returned.
 
 pub mod acks;
 mod arrived;

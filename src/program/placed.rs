@@ -4,8 +4,8 @@
 //! ```text
 //! ~/.cache/fastcp/.part.PID                      during the upload
 //! ~/.cache/fastcp/VERSION-DIGEST/fastcp          from its first start on
-//! /tmp/fastcp-XXXXXXXX/fastcp                    if the home directory is unusable; removed at its
-//!                                                first start
+//! /tmp/fastcp-XXXXXXXX/fastcp                    if the home directory is unusable (or in /var/tmp
+//!                                                or /dev/shm); removed at its first start
 //! ```
 
 use std::ffi::OsStr;

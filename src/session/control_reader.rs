@@ -1,5 +1,5 @@
-//! The messages that one end receives. Heartbeats, the wanted number of connections and an abort
-//! are handled here, the others by the session.
+//! The reader of one end's control messages. It handles heartbeats, the wanted number of
+//! connections and an abort itself, and hands the other messages to the session.
 
 use std::collections::VecDeque;
 

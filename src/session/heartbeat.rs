@@ -1,5 +1,5 @@
-//! Messages that each end sends every second, whatever else it does. They tell a slow end from a
-//! lost one, and each end learns which data connections the other has.
+//! Heartbeats: messages that each end sends every second. They tell a slow end from a lost one, and
+//! each end learns which data connections the other has.
 //!
 //! # Time limits
 //!

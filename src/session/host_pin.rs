@@ -1,4 +1,4 @@
-//! The address that each host's name led to. A name may stand for several hosts, and a partial
+//! The address at which each host was reached. A name may stand for several hosts, and a partial
 //! copy is on one of them.
 
 use std::collections::HashMap;

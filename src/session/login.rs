@@ -1,4 +1,4 @@
-//! The server as the client sees it: logged in to, started and ended.
+//! The client's login to a host: it starts the server there, shows its stderr and ends it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -1,4 +1,4 @@
-//! The loop of a polite copy: samples the sending connections and sets their pace.
+//! The loop of a polite copy: it samples the sending connections and sets their pace.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

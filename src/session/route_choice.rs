@@ -1,4 +1,4 @@
-//! Chooses the route for the data connections of a session.
+//! The choice of the route for the data connections of a session.
 //!
 //! A connection is sound when the other end has proved that it knows the secret. It is up when more
 //! than one packet of data has come through: some links pass only small packets.

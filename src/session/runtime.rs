@@ -1,4 +1,4 @@
-//! The runtime that drives sockets and control, and work on its blocking threads.
+//! The tokio runtime, which drives sockets and control, and blocking work on its threads.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The file that stores the settings which copies between two hosts needed last time. It may be
-//! lost: an unreadable file counts as missing, and a failed write is ignored.
+//! The file with the settings that suited each pair of hosts in the last copy. It may be lost: an
+//! unreadable file counts as missing, and a failed write is ignored.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};

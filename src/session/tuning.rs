@@ -1,5 +1,5 @@
-//! The loop around the tuner: gives it a sample every quarter of a second and carries out its
-//! decisions. It runs at the sending end.
+//! The loop around the tuner: it gives the tuner a sample every quarter of a second and carries out
+//! its decisions. It runs at the sending end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! The source of a copy: looks up operands, walks directories and reads files. The functions block;
-//! `pipeline` owns the threads that call them.
+//! The source of a copy: operands, the walk over directories, and the reading of files. The
+//! functions block, so callers run them on threads.
 
 pub mod broadcast;
 pub mod device;

@@ -1,5 +1,5 @@
-//! Looks up the operands that the user typed: `~`, patterns and trailing slashes, as in scp.
-//! Follows links that the user named. A path that cannot be copied gets an error, and the others
+//! The lookup of the operands that the user typed: `~`, patterns and trailing slashes, as in scp.
+//! It follows links that the user named. A path that cannot be copied gets an error, and the others
 //! are copied.
 
 use std::ffi::OsStr;

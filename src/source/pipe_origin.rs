@@ -1,4 +1,4 @@
-//! A pipe as one copy sees it: its own, or its share of one that several copies read.
+//! The pipe that one copy reads: its own pipe, or its share of a pipe that several copies read.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Reads a big file, range by range. The status of the file is compared before the first byte and
-//! after the last, and a file that changed in between is not reported as complete. `pack` reads
-//! small files. A block device is read like a big file, whatever its size.
+//! The reading of a big file, range by range. The status of the file is compared before the first
+//! byte and after the last, and a file that changed in between is not reported as complete. `pack`
+//! reads small files. A block device of any size is read like a big file.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! How long to wait before a lost connection is dialled again.
+//! The wait before a lost connection is dialled again.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Dials the connections of one route, and dials each again when it is lost, until the session
-//! ends.
+//! The dialler of one route: it makes the connections, and makes each again when it is lost, until
+//! the session ends.
 //!
 //! A connection that carried data is dialled again after [`Backoff`]'s first wait; after others the
 //! waits grow. Dialling stops only if a login would be refused again, after too many failed logins

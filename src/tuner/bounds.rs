@@ -1,4 +1,4 @@
-//! Bounds of the tuner's decisions, and when a link counts as far.
+//! Bounds of the tuner's decisions, and the round trip from which on a link counts as far.
 
 use std::time::Duration;
 

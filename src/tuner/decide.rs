@@ -1,4 +1,4 @@
-//! How the tuner handles a sample: it judges the change on trial, or considers another change.
+//! The tuner's decision after a sample: it judges the change on trial, or considers another change.
 
 use std::time::Duration;
 

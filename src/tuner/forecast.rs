@@ -1,4 +1,4 @@
-//! Predicts the rate of a copy before it starts, from the measured link, processors and disks. It
+//! A forecast of a copy's rate before it starts, from the measured link, processors and disks. It
 //! uses the model that chooses a method while a copy runs.
 
 use super::method::{Facts, RUNGS, rung};

@@ -1,4 +1,4 @@
-//! How often the tuner takes samples, and the spans over which it measures.
+//! The interval between the tuner's samples, and the spans over which it measures.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Predicts the copy's rate for each compression method: the rate of the slowest stage.
+//! The model that predicts the copy's rate for each compression method: the rate of the slowest
+//! stage.
 
 use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
 use super::window::{Rates, Workers};

@@ -1,4 +1,4 @@
-//! Distinguishes a path that has become longer from a queue on the path.
+//! The distinction between a path that has become longer and a queue on the path.
 //!
 //! Both make the round trip longer than the shortest one seen. More bytes in flight tell them
 //! apart. Behind a queue they only wait longer: the rate stays, and the round trip grows. On a

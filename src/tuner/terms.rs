@@ -1,4 +1,4 @@
-//! What the tuner knows at the start, and what it decides.
+//! The tuner's knowledge at the start of a copy, and its decisions.
 
 use std::time::Duration;
 

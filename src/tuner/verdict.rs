@@ -1,4 +1,4 @@
-//! Finds what limited the copy, and what could help.
+//! The verdict on a copy: its bottleneck, and hints that could help.
 
 #[cfg(test)]
 mod tests;

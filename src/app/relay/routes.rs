@@ -1,7 +1,7 @@
-//! Chooses the route for the data of a copy between two hosts. The client tells the sender's server
-//! to dial the receiver's (direct), and a moment later the receiver's to dial the sender's
-//! (reverse). While neither works, data passes through the client. The sender reports how the
-//! connections are.
+//! The choice of the route for the data of a copy between two hosts. The client tells the sender's
+//! server to dial the receiver's (direct), and a moment later the receiver's to dial the sender's
+//! (reverse). While neither works, data passes through the client. The sender reports the state of
+//! the connections.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

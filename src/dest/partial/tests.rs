@@ -1,3 +1,5 @@
+//! Partial files with holes and zeros, files that are resumed, and files written in place.
+
 use std::os::unix::fs::MetadataExt;
 
 use super::super::testing::*;

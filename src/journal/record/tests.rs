@@ -1,3 +1,5 @@
+//! The records of a journal, byte by byte, and damaged ones.
+
 use super::*;
 
 fn bodies() -> Vec<RecordBody> {

@@ -1,4 +1,5 @@
-//! Which chunks have arrived at the receiver.
+//! The chunks that the receiver has written, is writing, or keeps until their directories are
+//! known.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! The queue of data to be read: open files, big finished files, and small finished files. Small
-//! files are stored in so few bytes that a whole tree of them fits into memory.
+//! The queue of existing data to verify: open files, big finished files, and small finished files.
+//! Small files are stored in so few bytes that a whole tree of them fits into memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

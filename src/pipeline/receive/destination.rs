@@ -1,4 +1,4 @@
-//! Where a copy goes, as the user named it, and the sessions of its command.
+//! The destination of a copy as the user named it, and the sessions of its command.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The entry writer: a thread that handles the sender's announcements in order. First come the
-//! destinations of the roots, then directories, links, big files and pipes. It is a separate thread,
-//! so that the task that reads control messages never waits for a disk. The order ensures that a
-//! parent exists before its children.
+//! destinations of the roots, then directories, links, big files and pipes. It is a separate
+//! thread, so that the task that reads control messages never waits for a disk. The order ensures
+//! that a parent exists before its children.
 
 use std::ops::Range;
 use std::sync::Arc;

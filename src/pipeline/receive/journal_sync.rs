@@ -1,7 +1,7 @@
 //! Upkeep of the journal during the copy, on a thread that may wait for a disk. It sets the
-//! journal's time while messages arrive, so that other processes see that the copy is alive. From time to time it syncs the file system, so that after
-//! a crash of the machine less data has to be compared. A write error that such a sync reports
-//! fails the copy.
+//! journal's time while messages arrive, so that other processes see that the copy is alive. From
+//! time to time it syncs the file system, so that after a crash of the machine less data has to be
+//! compared. A write error that such a sync reports fails the copy.
 
 use std::io;
 use std::os::fd::OwnedFd;

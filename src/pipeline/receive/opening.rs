@@ -1,5 +1,5 @@
-//! How the files of a copy are opened at the receiver: as a partial file, only for a comparison, or
-//! as a pipe; and once more, if the source is read a second time.
+//! The opening of a copy's files at the receiver: as a partial file, only for a comparison, or as a
+//! pipe; and once more, if the source is read a second time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

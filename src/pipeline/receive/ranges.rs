@@ -1,5 +1,5 @@
-//! Pieces of big files and of pipes: claimed, verified, written, recorded and acknowledged, or found
-//! to exist already.
+//! Pieces of big files and of pipes: claimed, verified, written, recorded and acknowledged, or
+//! found to exist already.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

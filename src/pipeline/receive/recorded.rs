@@ -1,5 +1,5 @@
-//! The journal's records of finished files, and whether the disk has what they say: the file is
-//! trusted, or it is read and compared with its record.
+//! The journal's records of finished files, compared with the files on disk. A file is trusted, or
+//! it is read and compared with its record.
 
 use std::ops::{ControlFlow, Range};
 

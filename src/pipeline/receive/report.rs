@@ -1,4 +1,4 @@
-//! What the receiver reports: acknowledgements and faults to the sender, counts to the user.
+//! The receiver's reports: acknowledgements and faults to the sender, counts to the user.
 
 use std::collections::HashMap;
 use std::sync::Arc;

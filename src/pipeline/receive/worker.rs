@@ -1,4 +1,4 @@
-//! What a worker of the receiver keeps for itself.
+//! A receiver's worker: its decoder and its clock.
 
 use crate::chunk::{Buffer, Chunk, EncodedChunk};
 use crate::codec::Decoder;

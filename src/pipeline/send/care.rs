@@ -1,5 +1,5 @@
-//! The care thread: it closes files, which may wait for a disk or a server, and it waits until files
-//! that changed while they were read can be read again.
+//! The care thread: it closes files, which may wait for a disk or a server, and it waits until
+//! files that changed while they were read can be read again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,5 @@
-//! From a plan to an encoded chunk: it is read and compressed, or, if several hosts get the same
-//! data, taken from the cache where another sender has put it.
+//! Encoded chunks, made from plans. A chunk is read and compressed. If several hosts get the same
+//! data, it may instead come from the cache, where another sender has put it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

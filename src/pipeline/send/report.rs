@@ -1,4 +1,4 @@
-//! The sender's reports: which entry cannot be sent, and why. The receiver and the user are told.
+//! The sender's reports to the receiver and the user: which entry cannot be sent, and why.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

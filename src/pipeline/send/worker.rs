@@ -1,4 +1,4 @@
-//! What a worker of the sender keeps for itself.
+//! A sender's worker: its encoder and its clock.
 
 use crate::codec::Encoder;
 use crate::pipeline::worker_time::WorkerClock;

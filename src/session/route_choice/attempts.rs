@@ -1,4 +1,4 @@
-//! How the client tries each route.
+//! The client's attempts to connect by each route.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The server's ways in for data connections: a listener, and further logins.
+//! The sources of data connections at the server: a listener, and further logins.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Counters of one connection, updated by its task and read by the connection set, and the orders for it.
+//! Counters of one connection, which its task updates and the connection set reads, and the orders
+//! for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! The connections of a session that are up, and what is known of those that have ended.
+//! The table of a session's connections: those that are up, and totals of those that have ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

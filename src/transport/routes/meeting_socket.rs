@@ -1,7 +1,7 @@
 //! A Unix socket on the far host, where further ssh logins meet the server that waits for them.
 //!
-//! A further login runs the same command as the first, so that the rules for finding, installing and
-//! confining the far end apply to it too. Its first bytes distinguish it from a session (see
+//! A further login runs the same command as the first, so that the rules for finding, installing
+//! and confining the far end apply to it too. Its first bytes distinguish it from a session (see
 //! [`JOIN`]). It passes its stdin and stdout to the server and waits until the server has finished
 //! with them. The server reads and writes sshd's descriptors itself, so no byte is copied through
 //! the login's process.

@@ -1,4 +1,4 @@
-//! An error at one end, as it is reported to the other.
+//! The report of an error from one end to the other.
 
 use serde::{Deserialize, Serialize};
 

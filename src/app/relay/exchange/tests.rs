@@ -1,4 +1,4 @@
-//! What one host learns of the other, and what it does not.
+//! Tests of what each of two hosts learns about the other.
 
 use std::sync::{Arc, OnceLock};
 

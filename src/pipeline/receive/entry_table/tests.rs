@@ -1,5 +1,5 @@
-//! Seeded trees of entries whose messages and results come in any order that the protocol allows: no
-//! disk, network or clock.
+//! Seeded trees of entries whose messages and results come in any order that the protocol allows:
+//! no disk, network or clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 

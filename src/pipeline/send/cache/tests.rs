@@ -1,3 +1,5 @@
+//! The cache with hosts of different speeds, and a clock that the test sets.
+
 use super::chunk::PACKS;
 use super::state::{CacheLookup, CacheState};
 use super::*;

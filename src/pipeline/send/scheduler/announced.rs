@@ -1,7 +1,7 @@
-//! The entries of the walk: which are in place or failed, and how much of the rest was announced. The
-//! receiver holds an announced entry until it is in place or failed, so their number, their bytes
-//! and their open directories are limited here. The receiver keeps almost nothing of small files
-//! that it already has; [`KeptFiles`](super::kept::KeptFiles) counts those.
+//! The entries of the walk: which are in place or failed, and how much of the rest was announced.
+//! The receiver holds an announced entry until it is in place or failed, so their number, their
+//! bytes and their open directories are limited here. The receiver keeps almost nothing of small
+//! files that it already has; [`KeptFiles`](super::kept::KeptFiles) counts those.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

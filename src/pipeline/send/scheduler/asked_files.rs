@@ -1,5 +1,5 @@
 //! Small files that the receiver is asked about, because an earlier session may have finished them.
-//! What it wants goes into packs. Files that it finds damaged later are packed as well.
+//! The files that it wants go into packs. Files that it finds damaged later are packed as well.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;

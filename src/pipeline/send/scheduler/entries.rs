@@ -1,5 +1,5 @@
-//! The way of the entries through the scheduler: big files and pipes from their announcement until
-//! they are in place, and small files that the receiver is asked about.
+//! The entries in the scheduler: big files and pipes from their announcement until they are in
+//! place, and small files that the receiver is asked about.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! Big files and pipes at the sender, from their announcement until they are in place or have failed:
-//! open files, and files that the receiver has from an earlier session and verifies. No file is kept
-//! open for the latter. If the receiver finds damage, the file is opened and sent again.
+//! Big files and pipes at the sender, from their announcement until they are in place or have
+//! failed: open files, and files that the receiver has from an earlier session and verifies. No
+//! file is kept open for the latter. If the receiver finds damage, the file is opened and sent
+//! again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
