@@ -28,7 +28,7 @@ use crate::wire::message::SESSIONS_MAX;
 const WAIT_FIRST: Duration = Duration::from_secs(1);
 const WAIT_LAST: Duration = Duration::from_secs(30);
 
-/// After this many refused logins in a row, there is no other: the login may want a password that
+/// The client stops after this many refused logins in a row: the login may need a password that
 /// nobody types. A host that is starting up may refuse once or twice.
 const REFUSALS_MAX: u8 = 3;
 

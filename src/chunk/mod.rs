@@ -29,8 +29,8 @@ pub const GRAINS: usize = 8;
 /// are sent separately.
 pub const LARGE_PACK: usize = 4;
 
-/// Chunks of a file that may go as one, where the link is slow. Of 30 MB of PostgreSQL's pages LZMA 4
-/// made 8.02 MB in units of 1 MiB, 7.64 of 2, 7.31 of 4; zstd 9 9.86, 9.56, 9.47. Four of them
+/// Chunks of a file that may go as one, where the link is slow. Of 30 MB of PostgreSQL's pages LZMA
+/// 4 made 8.02 MB in units of 1 MiB, 7.64 of 2, 7.31 of 4; zstd 9 9.86, 9.56, 9.47. Four of them
 /// would seldom fit into a frame. A power of two.
 pub const LARGE_PIECE: usize = 2;
 

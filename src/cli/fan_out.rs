@@ -33,7 +33,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
     check_flags(args)?;
     if let Some(remote) = sources.iter().find(|source| source.host.is_some()) {
         return Err(Error::usage(format!(
-            "{} is on another host: --also copies what is here to several destinations",
+            "{} is on another host: --also copies files of this machine to several destinations",
             name(remote)
         )));
     }

@@ -55,7 +55,7 @@ impl StderrRelay {
         })
     }
 
-    /// The command has ended: reads what it wrote before, and then stops the thread.
+    /// To be called after the command has ended: reads its remaining output, then stops the thread.
     pub(super) fn end(&mut self) {
         self.ended.set();
         if let Some(thread) = self.thread.take() {

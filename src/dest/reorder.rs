@@ -50,7 +50,7 @@ struct ReorderState {
 
 /// Which thread writes.
 enum Turn {
-    /// No thread: the one that brings the next chunk becomes the writer.
+    /// No thread writes. The thread that brings the next chunk becomes the writer.
     Free(PipeOutput),
     /// A thread is writing, and looks for the next chunk when it is done.
     Writing,

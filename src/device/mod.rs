@@ -61,8 +61,9 @@ struct Direct {
 
 impl BlockDevice {
     /// # Errors
-    /// `Kind::Entry` if it is no block device; `Kind::Refused` if it is to be written and in use;
-    /// otherwise `Kind::Read` or `Kind::Write`. The latter also stands for a read-only device.
+    /// `Kind::Entry` if it is not a block device; `Kind::Refused` if it is opened for writing and
+    /// in use; otherwise `Kind::Read` or `Kind::Write`. The latter also stands for a read-only
+    /// device.
     pub fn open(path: &Path, access: DeviceUse) -> Result<BlockDevice> {
         let (flags, side) = match access {
             DeviceUse::Read => (OFlags::RDONLY, Side::Source),

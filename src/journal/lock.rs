@@ -109,7 +109,7 @@ fn make_private(file: &File, stat: &Stat) -> bool {
     !has_modes || file.set_len(0).is_ok()
 }
 
-/// How long this process has waited, and what it has done about it.
+/// A wait for the lock: since when, and the steps taken so far.
 struct LockWait {
     since: Instant,
     told: bool,
@@ -127,7 +127,7 @@ impl Default for LockWait {
 }
 
 impl LockWait {
-    /// `Err` if there is no point in waiting (any longer).
+    /// `Err` if waiting (longer) is useless.
     fn go_on(&mut self, file: &File, user: &JournalUserKey, waiting: &WaitForLock) -> Result<()> {
         let waited = self.since.elapsed();
         if (waiting.is_ending)() || waited > PATIENCE {

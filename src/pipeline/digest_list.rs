@@ -211,8 +211,8 @@ impl DigestList {
         self.links.lock()
     }
 
-    /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over` or the list has
-    /// failed.
+    /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over` or the list
+    /// has failed.
     pub fn wait_room(&self, is_over: impl Fn() -> bool) {
         let queue = match &*self.out.lock() {
             Out::File(lines) => lines.writer.queue.clone(),

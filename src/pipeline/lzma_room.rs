@@ -42,7 +42,8 @@ impl LzmaRoom {
         self.left
             .wait_while(&mut at_work, |at_work| *at_work >= self.most);
         let Some(memory) = pool.lend(self.slots) else {
-            // Who leaves wakes one alone: the next, who may wait, has to look in this one's place.
+            // A worker that leaves wakes one waiting worker. This one does not stay, so it wakes
+            // the next.
             self.left.notify_one();
             return None;
         };

@@ -104,7 +104,7 @@ impl Receiver {
         let mut worker = Worker::new(self.context.chunk_size, self.worker_time.begin());
         while let Some(job) = self.files.jobs.next() {
             if self.context.is_ending() {
-                continue; // What is queued is dropped, and its buffers with it.
+                continue; // Drops the queued jobs with their buffers.
             }
             let doing = match job {
                 Job::Frame { .. } => Activity::Rest,

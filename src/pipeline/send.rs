@@ -42,7 +42,8 @@ use crate::transport::frames::{Frame, Frames, SealedChunk};
 use crate::tuner::STREAMS_MAX;
 use crate::wire::hello::Hello;
 
-/// Most frames that may wait for a connection; [`EncoderControl`](encoder_control::EncoderControl) decides how many do.
+/// Most frames that may wait for a connection; [`EncoderControl`](encoder_control::EncoderControl)
+/// decides how many do.
 const FRAMES_MAX: usize = 2 * STREAMS_MAX as usize;
 
 /// The sending end.

@@ -39,7 +39,7 @@ pub fn check(digest: &str) -> Result<()> {
 }
 
 /// Moves this program to its place and removes the least recently used ones. If it is in a
-/// temporary directory in /tmp, removes it instead. To be called once, after [`check`].
+/// temporary directory, as in /tmp, removes it instead. To be called once, after [`check`].
 ///
 /// # Errors
 /// The program can run anyway, but no later login finds it, or its file is left behind.

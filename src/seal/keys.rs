@@ -66,7 +66,7 @@ impl fmt::Debug for Secret {
 /// Fills `bytes` from the kernel. The generator of aws-lc first gathers its own entropy, which
 /// takes 20 ms of a processor in each process.
 fn fill<const LEN: usize>(bytes: &mut [u8; LEN]) {
-    const { assert!(LEN <= 256, "of so much no part is ever left out") };
+    const { assert!(LEN <= 256, "getrandom fills up to 256 bytes at once") };
     let filled = rustix::rand::getrandom(bytes, GetRandomFlags::empty());
     assert_eq!(filled, Ok(LEN), "the system has a random number generator");
 }

@@ -33,8 +33,8 @@ const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 /// The least time for the clean-up, if threads took all of their time.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How long the entry writer may take for messages from before the loss of the connection: a disk may
-/// hang.
+/// How long the entry writer may take for messages from before the loss of the connection: a disk
+/// may hang.
 const WORK_OFF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The end that has the data.

@@ -115,7 +115,7 @@ struct HeartShared {
     peer: Mutex<Peer>,
     /// This end does not read control for now, so silence means nothing.
     is_paused: AtomicBool,
-    /// The other end has said what it sends, or where that lands.
+    /// The other end has announced its roots, or their destinations.
     is_peer_ready: AtomicBool,
     sender: OnceLock<Arc<Sender>>,
 }

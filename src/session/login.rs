@@ -368,8 +368,8 @@ const LOGIN_MAX: usize = 8 << 10;
 const OWN_MAX: usize = 8;
 
 impl ServerStderr {
-    /// Shows ssh's lines, and those of fastcp there with the name of its host. `hidden`: those of the login appear only with `-v`, because the outage is
-    /// reported as a whole.
+    /// Shows ssh's lines, and those of fastcp there with the name of its host. `hidden`: those of
+    /// the login appear only with `-v`, because the outage is reported as a whole.
     fn relay(stderr: Stderr, host: String, client: &ClientContext, hidden: bool) -> ServerStderr {
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));

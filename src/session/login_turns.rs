@@ -49,7 +49,7 @@ impl LoginTurns {
         self.is_over(host);
         let mut over = self.over.subscribe();
         let together = over.wait_for(|over| *over == self.all);
-        // A copy that is late reads again what it has missed.
+        // A late copy reads the missed chunks again.
         let _ = tokio::time::timeout(TOGETHER_MAX, together).await;
     }
 }

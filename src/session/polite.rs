@@ -15,8 +15,8 @@ const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
 /// A warning for copies whose data goes inside ssh.
 pub const NO_EFFECT: &str = "fastcp: warning: --polite has no effect on data that goes through ssh; limit the rate with --bwlimit";
 
-/// Keeps the connections of `connection_set` at the rate of a polite copy until it is dropped, and never
-/// above `limit`. `tell` receives a line for each clear change of the rate.
+/// Keeps the connections of `connection_set` at the rate of a polite copy until it is dropped, and
+/// never above `limit`. `tell` receives a line for each clear change of the rate.
 pub async fn keep(
     connection_set: Arc<ConnectionSet>,
     limit: Arc<RateLimiter>,

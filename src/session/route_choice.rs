@@ -212,8 +212,8 @@ impl RouteChooser<'_> {
         let running = &attempts.running;
         let may_ssh = !self.has_failed(Route::Ssh) && !running.has(Route::Ssh);
         let may_begin = |route: Route| match route {
-            // Whoever recorded an opening on its way to a wrong address could replay it and read
-            // the data that follows, if that has only a tag.
+            // An attacker who recorded an opening on its way to a wrong address could replay it and
+            // read the data that follows, if that has only a tag.
             Route::Reverse => {
                 let may_reverse = self.suite != Suite::Tag && !self.has_failed(route);
                 may_reverse && !running.has(route)

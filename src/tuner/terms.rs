@@ -38,7 +38,8 @@ pub struct Forced {
     pub congestion: bool,
     /// Workers at the sender.
     pub threads: Option<u16>,
-    /// Bytes a second on the wire, at the start; each [`Sample`](super::Sample) has the limit then in force.
+    /// Bytes a second on the wire, at the start; each [`Sample`](super::Sample) has the limit then
+    /// in force.
     pub rate_limit: Option<u64>,
 }
 

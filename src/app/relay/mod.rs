@@ -282,7 +282,7 @@ impl RelayedSession<'_> {
 }
 
 /// Relays messages until the receiver has everything in place and the sender has sent its
-/// conclusion. A complete copy does not fail for lack of that.
+/// conclusion. A complete copy does not fail if the conclusion is missing.
 async fn converse(
     exchange: &Exchange<'_>,
     mut sending: RelayLine<'_>,

@@ -342,8 +342,8 @@ impl RelayRoutes<'_> {
         }
     }
 
-    /// False if frames have only a tag. Whoever recorded an opening on its way to a wrong address
-    /// could replay it and read the data that follows.
+    /// False if frames have only a tag. An attacker who recorded an opening on its way to a wrong
+    /// address could replay it and read the data that follows.
     fn may_reverse(&self) -> bool {
         self.suite != Suite::Tag
     }

@@ -80,8 +80,9 @@ impl Entries {
         )
     }
 
-    /// The same for an entry that is new; None if it is in place, failed or being received. One look
-    /// at the table: when the last child of a directory is accounted for, the directory leaves it.
+    /// The same for an entry that is new; None if it is in place, failed or being received. One
+    /// look at the table: when the last child of a directory is accounted for, the directory leaves
+    /// it.
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
         let is_listing = self.context().digests.is_some();
         let table = self.table();

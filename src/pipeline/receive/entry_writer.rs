@@ -275,8 +275,8 @@ impl EntryWriter<'_> {
         })
     }
 
-    /// Opens the partial file of a big file. Requests its content, or only its digest. If an earlier
-    /// session left something, a worker checks that first.
+    /// Opens the partial file of a big file. Requests its content, or only its digest. If an
+    /// earlier session left something, a worker checks that first.
     fn big_file(&self, file: IncomingFile) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let journal = self.entries().journal();

@@ -111,7 +111,7 @@ impl Files {
         }
     }
 
-    /// Compares the length and the digest of what arrived with what was sent, and returns them.
+    /// Compares length and digest of the received data with the sender's, and returns them.
     fn check_whole(&self, file: &OpenFile, end: &EntryEnd) -> Result<(u64, Option<Digest>)> {
         let root = file.root();
         if file.is_pipe() && (root.is_none() || root != end.root) {

@@ -85,8 +85,9 @@ impl JournalSync {
         self.changed.notify_all();
     }
 
-    /// Ends [`keep`](JournalSync::keep) and waits for a running sync, since it may report an error. Returns early if
-    /// the copy `is_ending`. Returns false if the sync takes longer than `SETTLE_MAX`.
+    /// Ends [`keep`](JournalSync::keep) and waits for a running sync, since it may report an error.
+    /// Returns early if the copy `is_ending`. Returns false if the sync takes longer than
+    /// `SETTLE_MAX`.
     pub fn settle(&self, is_ending: impl Fn() -> bool) -> bool {
         self.end();
         let until = Instant::now() + SETTLE_MAX;

@@ -234,8 +234,8 @@ impl OpenFile {
     /// True if everything has arrived, earlier sessions' data was read, and no write is in
     /// progress.
     pub fn is_complete(&self) -> bool {
-        // Whoever makes the last of three things true sees the other two: each is written before
-        // this, by threads that share no lock.
+        // The thread that makes the last of three things true sees the other two: each is written
+        // before this, by threads that share no lock.
         fence(SeqCst);
         let unread = self.partial_file().and_then(|file| file.unread.as_ref());
         if unread.is_some_and(Unread::is_open) {
@@ -246,7 +246,7 @@ impl OpenFile {
         self.end.get().is_some() && (is_compared || has_all())
     }
 
-    /// The file is not what was announced.
+    /// The error if the content differs from the announced file.
     pub fn changed(&self) -> Error {
         let what = "the source changed during the copy: the digests of the whole file differ";
         Error::new(Kind::Changed, Side::Dest, what).at(self.path())

@@ -38,7 +38,7 @@ enum RangeOutcome {
     Late,
 }
 
-/// Writes pieces. What they belong to is in [`Files`].
+/// Writes pieces of the files that are in [`Files`].
 pub struct RangeWriter {
     files: Arc<Files>,
     /// Buffers for pieces that are larger than a chunk, in addition to the memory of the pool.

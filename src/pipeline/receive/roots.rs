@@ -164,8 +164,8 @@ impl Entries {
         }
     }
 
-    /// Removes the journal after an early end, or keeps it for a later run if that has a use for it.
-    /// `is_kept`: the sender kept to the protocol.
+    /// Removes the journal after an early end, or keeps it for a later run if that has a use for
+    /// it. `is_kept`: the sender kept to the protocol.
     pub fn put_journal_away(&self, is_kept: bool) {
         let Some(journal) = self.journal() else {
             return;

@@ -65,7 +65,7 @@ impl Resume {
             return;
         };
         let Some(partial) = file.partial() else {
-            return; // It failed meanwhile.
+            return; // The file has failed.
         };
         let readback = partial.readback().ok();
         let goes_on = || !self.context().is_ending() && !file.is_closing();

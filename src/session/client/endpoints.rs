@@ -73,7 +73,7 @@ impl Client<'_> {
         self.request.streams.map(|_| self.budget.streams)
     }
 
-    /// Starts an end: one that sends what was `found`, or one that receives.
+    /// Starts the end that sends the `found` sources, or the end that receives.
     pub(super) async fn start(
         &self,
         far: FarOptions<'_>,

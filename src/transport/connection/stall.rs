@@ -38,7 +38,7 @@ const UNLISTED_BEATS: u64 = 3;
 /// an opening.
 const NEVER_LISTED: Duration = Duration::from_secs(10);
 
-/// What is known of a connection at one moment.
+/// The facts about a connection at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sight {
     /// On a clock that advances only while this process runs.

@@ -42,7 +42,7 @@ pub enum DialAnswer {
 /// and may name addresses of other hosts.
 const STRANGE_MAX: u32 = 64;
 
-/// Addresses at which the other end may be dialled, and what is known of them.
+/// Addresses at which the other end may be dialled, and the results of earlier dials.
 pub struct Places {
     /// The address of this host to dial from.
     bind: Option<IpAddr>,

@@ -353,7 +353,7 @@ pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "gave up waiting until {what}");
         std::thread::park_timeout(ASK_AGAIN);
     }
 }

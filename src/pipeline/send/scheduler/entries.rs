@@ -15,7 +15,7 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
 use crate::source::{FoundFile, SourceFile};
 
-/// What is left to do for entries that were just settled.
+/// The remaining work for entries that were just settled.
 pub struct Settled {
     /// Entries to be closed: big files, and small files that the receiver was asked about.
     pub open: Vec<EntryId>,
