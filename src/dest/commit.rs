@@ -14,7 +14,8 @@ use rustix::io::Errno;
 
 use super::temporary::Temporary;
 use super::{
-    CANNOT_SYNC, EntrySlot, Rules, close, existing, identity, own_names, space, sync_directory,
+    CANNOT_SYNC, EntrySlot, Rules, close, existing, hints, identity, own_names, space,
+    sync_directory,
 };
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
@@ -101,7 +102,7 @@ pub(super) fn settle(slot: &EntrySlot, file: &File, rules: &Rules) -> Result<()>
 fn rename(from: &OsStr, slot: &EntrySlot, replace: bool, rules: &Rules) -> Result<Renamed> {
     let failed = |cause: std::io::Error| match Errno::from_io_error(&cause) {
         Some(Errno::ISDIR) => slot.refused(IS_DIRECTORY),
-        _ => slot.name_error(CANNOT_NAME, cause),
+        _ => hints::name_error(slot, CANNOT_NAME, cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let to = slot.name.as_os_str();

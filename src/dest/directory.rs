@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, m
 use rustix::io::Errno;
 
 use super::partial::inode_of;
-use super::{EntrySlot, Rules, own_names, sync_directory, times_of};
+use super::{EntrySlot, Rules, hints, own_names, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
@@ -51,7 +51,7 @@ impl Directory {
         let made = match mkdirat(&*handle, name, Mode::from_raw_mode(WORKING)) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(cause) => return Err(slot.name_error(CANNOT_CREATE, cause)),
+            Err(cause) => return Err(hints::name_error(slot, CANNOT_CREATE, cause)),
         };
         let closed = match slot.dir.child(&slot.name) {
             Ok(dir) => return Directory::open_up(dir, made, None),

@@ -15,40 +15,38 @@ use crate::error::Error;
 use crate::manifest::file_type;
 use crate::units::printable;
 
-impl EntrySlot {
-    /// The error for a failed call that makes or names a file here, with a hint if one is known.
-    pub(super) fn name_error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
-        let cause = cause.into();
-        let hint = match Errno::from_io_error(&cause) {
-            Some(Errno::INVAL | Errno::ILSEQ) => Some(
-                "the file system does not allow this name; rename the file, or copy it to another file system",
-            ),
-            Some(Errno::NOSPC) if has_no_inodes(&self.dir) => {
-                Some("the file system has no inodes left (see df -i)")
-            }
-            Some(Errno::PERM) => self.locked(),
-            _ => None,
-        };
-        let mut error = self.error(what, cause);
-        if let Some(hint) = hint {
-            error.message += &format!("; {hint}");
+/// The error for a failed call that makes or names a file in `slot`, with a hint if one is known.
+pub(super) fn name_error(slot: &EntrySlot, what: &str, cause: impl Into<io::Error>) -> Error {
+    let cause = cause.into();
+    let hint = match Errno::from_io_error(&cause) {
+        Some(Errno::INVAL | Errno::ILSEQ) => Some(
+            "the file system does not allow this name; rename the file, or copy it to another file system",
+        ),
+        Some(Errno::NOSPC) if has_no_inodes(&slot.dir) => {
+            Some("the file system has no inodes left (see df -i)")
         }
-        error
+        Some(Errno::PERM) => locked(slot),
+        _ => None,
+    };
+    let mut error = slot.error(what, cause);
+    if let Some(hint) = hint {
+        error.message += &format!("; {hint}");
     }
+    error
+}
 
-    /// The attribute that keeps even root from changing the existing file or its directory.
-    fn locked(&self) -> Option<&'static str> {
-        let dir = self.dir.handle().ok()?;
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let there = statx(&*dir, self.name.as_os_str(), flags, StatxFlags::empty());
-        let there = there.map_or(StatxAttributes::empty(), |there| there.stx_attributes);
-        if there.contains(StatxAttributes::IMMUTABLE) {
-            Some("the existing file is immutable (see lsattr)")
-        } else if there.contains(StatxAttributes::APPEND) {
-            Some("the existing file may only be appended to (see lsattr)")
-        } else {
-            is_append_only(&self.dir).then_some("its directory is append-only (see lsattr)")
-        }
+/// The attribute that keeps even root from changing the existing file or its directory.
+fn locked(slot: &EntrySlot) -> Option<&'static str> {
+    let dir = slot.dir.handle().ok()?;
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let there = statx(&*dir, slot.name.as_os_str(), flags, StatxFlags::empty());
+    let there = there.map_or(StatxAttributes::empty(), |there| there.stx_attributes);
+    if there.contains(StatxAttributes::IMMUTABLE) {
+        Some("the existing file is immutable (see lsattr)")
+    } else if there.contains(StatxAttributes::APPEND) {
+        Some("the existing file may only be appended to (see lsattr)")
+    } else {
+        is_append_only(&slot.dir).then_some("its directory is append-only (see lsattr)")
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
 
-use super::{EntrySlot, Rules, commit, is_own_name, times_of};
+use super::{EntrySlot, Rules, commit, hints, is_own_name, times_of};
 use crate::error::Result;
 use crate::manifest::{Entry, file_type};
 
@@ -32,7 +32,7 @@ impl InPlace {
         if file_type(old) == FileType::Symlink {
             return Err(slot.refused("is a symbolic link; --inplace writes into files only"));
         }
-        let cannot = |cause| slot.name_error("cannot write into it (--inplace)", cause);
+        let cannot = |cause| hints::name_error(slot, "cannot write into it (--inplace)", cause);
         // A resume also reads the file; one that may only be written is sent again from the start.
         let open = |access| {
             let flags = access | OFlags::NONBLOCK;

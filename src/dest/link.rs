@@ -19,7 +19,8 @@ use rustix::io::Errno;
 use super::own_names::random_name;
 use super::temporary::Temporary;
 use super::{
-    EntrySlot, Placement, Rules, commit, existing, own_names, space, sync_directory, times_of,
+    EntrySlot, Placement, Rules, commit, existing, hints, own_names, space, sync_directory,
+    times_of,
 };
 use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
@@ -48,7 +49,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
             let what = "the file system has no symbolic links (-L copies their targets)";
             slot.error(what, cause)
         }
-        _ => slot.name_error("cannot create the symbolic link", cause),
+        _ => hints::name_error(slot, "cannot create the symbolic link", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
     let make = |name: &OsStr| symlinkat(text.as_slice(), &*dir, name);

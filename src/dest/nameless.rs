@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::commit::CANNOT_NAME;
 use super::own_names::{is_own_name, usual_name};
-use super::{EntrySlot, Rules, close, identity, space, times_of};
+use super::{EntrySlot, Rules, close, hints, identity, space, times_of};
 use crate::error::Result;
 use crate::manifest::Entry;
 
@@ -48,7 +48,7 @@ impl<'a> Nameless<'a> {
         {
             return Ok(None);
         }
-        let failed = |cause| slot.name_error("cannot create a file", cause);
+        let failed = |cause| hints::name_error(slot, "cannot create a file", cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match openat(&*dir, ".", flags, first_mode(slot, entry, rules)) {
@@ -90,7 +90,7 @@ impl<'a> Nameless<'a> {
     /// Links the file to its final name. False if the name is taken, or links are not possible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
-        let failed = |cause: std::io::Error| slot.name_error(CANNOT_NAME, cause);
+        let failed = |cause: std::io::Error| hints::name_error(slot, CANNOT_NAME, cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let to = slot.name.as_os_str();
         let through_proc = || {

@@ -17,8 +17,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::EntrySlot;
 use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
+use super::{EntrySlot, hints};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -69,7 +69,7 @@ impl Temporary {
                         name = random_name(slot);
                     }
                 }
-                Err(cause) => return Err(slot.name_error("cannot create a file", cause)),
+                Err(cause) => return Err(hints::name_error(slot, "cannot create a file", cause)),
             }
         }
         Err(Error::busy(slot.path()))
