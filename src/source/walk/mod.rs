@@ -7,7 +7,7 @@
 //!
 //! Order of steps: first everything that the user named, in order; then the tree of each named
 //! directory, which ends with its `EndDirectory`; last the further names of files with several
-//! names (hard links). When [`FURTHER_NAMES_MAX`] of these are waiting, they come at once.
+//! names (hard links). When [`names::FURTHER_NAMES_MAX`] of these are waiting, they come at once.
 
 mod level;
 mod names;
@@ -30,15 +30,11 @@ use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
 use level::Level;
-use names::FirstNames;
+use names::{FirstNames, FurtherName, FurtherNames};
 use spot::WalkSpot;
 
 /// Number of innermost directories that stay open for reading; outer ones keep their position.
 const READING_MAX: usize = 64;
-
-/// Further names that may wait, about 300 bytes each. Each may keep a directory open at the
-/// receiver.
-const FURTHER_NAMES_MAX: usize = 1 << 13;
 
 // Nearly all steps are entries, so boxing them would save nothing.
 #[allow(clippy::large_enum_variant)]
@@ -78,11 +74,7 @@ pub struct Walk {
     queued: VecDeque<Step>,
     next_id: EntryId,
     first_names: FirstNames,
-    /// No name of a file comes twice: one thing was named, and links are not followed.
-    distinct: bool,
-    further_names: VecDeque<FurtherName>,
-    /// Too many further names are waiting; they come before anything else.
-    overflows: bool,
+    further_names: FurtherNames,
 }
 
 struct Entering {
@@ -92,18 +84,12 @@ struct Entering {
     identity: (u64, u64),
 }
 
-struct FurtherName {
-    spot: WalkSpot,
-    first: EntryId,
-    stat: Stat,
-}
-
 impl Walk {
     /// With `follow_links`, symbolic links inside trees are copied as the files that they lead to.
     pub fn new(roots: Vec<NamedSource>, follow_links: bool, handles: Arc<Handles>) -> Walk {
         Walk {
             next_id: root_id(roots.len()),
-            distinct: roots.len() == 1 && !follow_links,
+            first_names: FirstNames::new(roots.len() == 1 && !follow_links),
             is_confined: roots.iter().any(|root| root.confine.is_some()),
             roots: roots.into_iter().enumerate(),
             follow_links,
@@ -113,9 +99,7 @@ impl Walk {
             entering: None,
             levels: Vec::new(),
             queued: VecDeque::new(),
-            first_names: FirstNames::default(),
-            further_names: VecDeque::new(),
-            overflows: false,
+            further_names: FurtherNames::default(),
         }
     }
 
@@ -132,11 +116,7 @@ impl Walk {
 
     /// Does one piece of work, which may queue steps. False at the end.
     fn advance(&mut self) -> bool {
-        self.overflows |= self.further_names.len() >= FURTHER_NAMES_MAX;
-        if self.overflows
-            && let Some(further) = self.further_names.pop_front()
-        {
-            self.overflows = !self.further_names.is_empty();
+        if let Some(further) = self.further_names.take_overflowing() {
             self.further_name(further);
         } else if let Some((nth, root)) = self.roots.next() {
             if let Err(cause) = self.root(root_id(nth), &root) {
@@ -156,7 +136,7 @@ impl Walk {
             }
         } else if let Some((id, dir)) = self.trees.pop_front() {
             self.push_level(id, dir);
-        } else if let Some(further) = self.further_names.pop_front() {
+        } else if let Some(further) = self.further_names.take() {
             self.further_name(further);
         } else {
             return false;
@@ -278,14 +258,13 @@ impl Walk {
 
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
         if stat.st_nlink > 1
-            && let Some((first, is_last)) = self.first_names.find(&stat, self.distinct)
+            && let Some((first, is_last)) = self.first_names.find(&stat)
         {
             self.count_child(&spot);
             if is_last {
                 stat.st_nlink = 1;
             }
-            let further = FurtherName { spot, first, stat };
-            self.further_names.push_back(further);
+            self.further_names.add(FurtherName { spot, first, stat });
             return;
         }
         let id = self.number(&spot);
