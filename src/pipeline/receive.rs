@@ -35,6 +35,7 @@ mod recorded;
 pub mod report;
 mod restored;
 pub mod resume;
+mod root_table;
 mod roots;
 pub mod verify;
 pub mod worker;

@@ -2,18 +2,18 @@
 //! they have their names, and the set of entries that are accounted for.
 
 use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
 use std::sync::Arc;
 
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
-use super::names::{HELD_MAX, NameClaim, Names, UNASKED_HELD_MAX};
+use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
+use super::root_table::RootTable;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, EntrySlot, Landing, RootTarget, SinkSpec, Spelling};
+use crate::dest::{Directory, EntrySlot, Landing, SinkSpec, Spelling};
 use crate::journal;
 use crate::journal::record::Hash;
-use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name, Root};
+use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 
@@ -48,23 +48,10 @@ pub enum Location {
     Unknown,
 }
 
-/// A root.
-struct TableRoot {
-    /// Its index, from 0.
-    number: usize,
-    target: RootTarget,
-    is_directory: bool,
-}
-
 #[derive(Default)]
 pub struct EntryTable {
-    roots: HashMap<EntryId, TableRoot>,
-    /// The names of roots that go into a directory.
-    root_names: Names,
-    /// Names that are remembered of all directories.
-    names_held: usize,
-    hashing: RandomState,
-    has_roots: bool,
+    pub roots: RootTable,
+    name_memory: NameMemory,
     /// The sender has reported a failure.
     told: bool,
     directories: HashMap<EntryId, Box<OpenDirectory>>,
@@ -83,44 +70,6 @@ pub struct EntryTable {
 }
 
 impl EntryTable {
-    /// `targets` are the destinations of the roots, in the same order.
-    pub fn set_roots(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
-        let named = roots.iter().zip(targets).enumerate();
-        self.roots = named
-            .map(|(number, (root, target))| {
-                let named = TableRoot {
-                    number,
-                    target,
-                    is_directory: root.is_directory,
-                };
-                (root.id, named)
-            })
-            .collect();
-        self.has_roots = true;
-    }
-
-    pub fn has_roots(&self) -> bool {
-        self.has_roots
-    }
-
-    /// False if a root differs from its announcement. The user may not expect that: a directory
-    /// instead of a file, or a symbolic link although the named links are followed.
-    pub fn fits_root(&self, entry: &Entry) -> bool {
-        let Some(root) = self.roots.get(&entry.id) else {
-            return true;
-        };
-        match entry.kind {
-            EntryKind::Directory => root.is_directory,
-            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Pipe => !root.is_directory,
-            EntryKind::Symlink(_) => false,
-        }
-    }
-
-    /// True if there is only one root.
-    pub fn has_one_root(&self) -> bool {
-        self.roots.len() == 1
-    }
-
     pub fn was_told_of_a_failure(&mut self) {
         self.told = true;
     }
@@ -129,14 +78,14 @@ impl EntryTable {
     /// of digests.
     pub fn locate(&self, id: EntryId, parent: EntryId, name: &Name, listing: bool) -> Location {
         if parent == NO_PARENT {
-            let Some(TableRoot { number, target, .. }) = self.roots.get(&id) else {
+            let Some((root, landing)) = self.roots.find(id) else {
                 return Location::Unknown;
             };
             let listed = listing.then(|| ListedPath {
-                root: *number,
+                root,
                 below: Vec::new(),
             });
-            return match &target.landing {
+            return match landing {
                 Landing::Name(slot) => Location::Slot(slot.clone(), listed),
                 Landing::Directory(dir) => Location::Directory(dir.clone(), listed),
                 Landing::Exit(exit) => Location::Exit(exit.clone(), listed),
@@ -157,25 +106,16 @@ impl EntryTable {
 
     /// Claims this name for an entry in the directory of `parent`.
     pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> NameClaim {
-        let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) else {
-            return NameClaim::Yours;
-        };
-        let most = match names.is_asked() {
-            true => HELD_MAX,
-            false => UNASKED_HELD_MAX,
-        };
-        let (held, room) = (names.held(), most.saturating_sub(self.names_held));
-        let claim = names.claim(id, name, &self.hashing, room);
-        self.names_held += names.held() - held;
-        claim
+        match names_in(&mut self.roots, &mut self.directories, parent) {
+            Some(names) => self.name_memory.claim(names, id, name),
+            None => NameClaim::Yours,
+        }
     }
 
     /// Sets how the directory of `parent` treats names.
     pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
-        if let Some(names) = names_in(&mut self.root_names, &mut self.directories, parent) {
-            let held = names.held();
-            names.asked(spelling);
-            self.names_held -= held - names.held();
+        if let Some(names) = names_in(&mut self.roots, &mut self.directories, parent) {
+            self.name_memory.asked(names, spelling);
         }
     }
 
@@ -183,7 +123,7 @@ impl EntryTable {
     /// every run of a copy. None if the parent is not known.
     pub fn path_of(&self, id: EntryId, parent: EntryId, name: &Name) -> Option<Hash> {
         if parent == NO_PARENT {
-            let number = self.roots.get(&id)?.number as u64;
+            let number = self.roots.find(id)?.0 as u64;
             return Some(journal::hash([&number.to_le_bytes()[..]].into_iter()));
         }
         let above = &self.directories.get(&parent)?.path;
@@ -280,7 +220,7 @@ impl EntryTable {
         {
             self.finishing += 1;
             let node = self.directories.remove(&id)?;
-            self.names_held -= node.names.held();
+            self.name_memory.forget(&node.names);
             Some(*node)
         } else {
             None
@@ -294,8 +234,8 @@ impl EntryTable {
 
     /// True if there is more than a sender within its limits can cause.
     pub fn is_scattered(&self) -> bool {
-        self.accounted.fragments() > SCATTERED_MAX + self.roots.len()
-            || self.resuming.fragments() > SCATTERED_MAX + self.roots.len()
+        self.accounted.fragments() > SCATTERED_MAX + self.roots.count()
+            || self.resuming.fragments() > SCATTERED_MAX + self.roots.count()
             || self.directories.len() > DIRECTORIES_MAX
             || self.chunks.is_scattered()
     }
@@ -313,9 +253,9 @@ impl EntryTable {
         unused: impl Iterator<Item = std::ops::Range<u64>>,
     ) -> bool {
         self.last = Some(last);
-        let mut whole = self.roots.keys().all(|&id| id <= last);
+        let mut whole = self.roots.are_within(last);
         for range in unused {
-            whole &= !self.roots.keys().any(|id| range.contains(id));
+            whole &= !self.roots.has_one_in(&range);
             self.accounted.insert(range);
         }
         whole || self.told
@@ -324,17 +264,6 @@ impl EntryTable {
     /// True if the sender has read everything that it announced.
     pub fn is_all_sent(&self) -> bool {
         self.last.is_some() && self.files.values().all(|file| file.end.get().is_some())
-    }
-
-    /// True if a root's contents go directly into this directory.
-    pub fn is_landing(&self, dir: &crate::dir::Dir) -> bool {
-        let mut landings = self.roots.values().map(|named| &named.target.landing);
-        // A directory with a name may contain the journal if its parent allows no new file.
-        landings.any(|landing| match landing {
-            Landing::Directory(landing) => landing.identity() == dir.identity(),
-            Landing::Name(slot) => slot.dir.identity() != dir.identity(),
-            Landing::Exit(_) => false,
-        })
     }
 
     /// Removes and returns the big files that are not in place.
@@ -388,12 +317,12 @@ impl EntryTable {
 
 /// The names in the directory of `parent`. None if that is not known any more.
 fn names_in<'a>(
-    of_roots: &'a mut Names,
+    roots: &'a mut RootTable,
     directories: &'a mut HashMap<EntryId, Box<OpenDirectory>>,
     parent: EntryId,
 ) -> Option<&'a mut Names> {
     if parent == NO_PARENT {
-        return Some(of_roots);
+        return Some(&mut roots.names);
     }
     directories.get_mut(&parent).map(|node| &mut node.names)
 }

@@ -52,7 +52,7 @@ struct EntryWriter<'a> {
 impl EntryWriter<'_> {
     fn take(&self, message: Message) {
         match message {
-            Message::Roots(_) if self.entries().table().has_roots() => {
+            Message::Roots(_) if self.entries().table().roots.is_set() => {
                 self.breach("a second list of operands");
             }
             Message::Roots(roots) => {
@@ -104,7 +104,7 @@ impl EntryWriter<'_> {
             if self.entries().table().is_known(entry.id) || entry.id == 0 {
                 return self.breach("an entry announced twice");
             }
-            if !self.entries().table().fits_root(&entry) {
+            if !self.entries().table().roots.fits(&entry) {
                 return self.breach("an entry that differs from its announcement");
             }
             wants.extend(self.entry(entry));
@@ -124,7 +124,7 @@ impl EntryWriter<'_> {
         let mut there = Vec::new();
         for entry in entries {
             let place = self.entries().locate_new(&entry);
-            let is_possible = entry.id != 0 && self.entries().table().fits_root(&entry);
+            let is_possible = entry.id != 0 && self.entries().table().roots.fits(&entry);
             let Some((spot, path)) = place.filter(|_| is_possible) else {
                 return self.breach("an entry announced twice");
             };
@@ -352,7 +352,7 @@ impl EntryWriter<'_> {
         if !entry.is_once() {
             return false;
         }
-        if self.entries().table().has_one_root() {
+        if self.entries().table().roots.count() == 1 {
             self.context().shutdown.set_once();
             return false;
         }

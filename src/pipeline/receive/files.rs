@@ -166,7 +166,7 @@ impl Files {
     /// again in that session. If the only root is a pipe that cannot be read again, there is no
     /// later session.
     fn may_meet_again(&self, file: &OpenFile) -> bool {
-        !file.is_pipe() || file.entry.is_once() && !self.entries.table().has_one_root()
+        !file.is_pipe() || file.entry.is_once() && self.entries.table().roots.count() != 1
     }
 
     fn finish_compared(

@@ -13,10 +13,10 @@ use crate::manifest::{EntryId, Name};
 const UNASKED_MAX: usize = 4096;
 
 /// Names that are remembered at once, in all directories, at 40 bytes each at most.
-pub(super) const HELD_MAX: usize = 1 << 19;
+const HELD_MAX: usize = 1 << 19;
 
 /// With this many names remembered, a directory is checked before more of its names are remembered.
-pub(super) const UNASKED_HELD_MAX: usize = 1 << 16;
+const UNASKED_HELD_MAX: usize = 1 << 16;
 
 #[derive(Default)]
 pub(super) struct Names {
@@ -24,6 +24,13 @@ pub(super) struct Names {
     spelling: Option<Spelling>,
     /// Entries by a hash of their name. Names that a file system could confuse have the same hash.
     seen: HashMap<u64, EntryId>,
+}
+
+/// How many names are remembered, in all directories.
+#[derive(Default)]
+pub(super) struct NameMemory {
+    held: usize,
+    hashing: RandomState,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,15 +42,40 @@ pub enum NameClaim {
     Refused(&'static str),
 }
 
+impl NameMemory {
+    /// Claims this name for an entry in the directory with these names.
+    pub(super) fn claim(&mut self, names: &mut Names, id: EntryId, name: &Name) -> NameClaim {
+        let most = match names.spelling {
+            Some(_) => HELD_MAX,
+            None => UNASKED_HELD_MAX,
+        };
+        let (held, room) = (names.held(), most.saturating_sub(self.held));
+        let claim = names.claim(id, name, &self.hashing, room);
+        self.held += names.held() - held;
+        claim
+    }
+
+    /// Sets how the directory with these names treats names.
+    pub(super) fn asked(&mut self, names: &mut Names, spelling: Spelling) {
+        let held = names.held();
+        names.asked(spelling);
+        self.held -= held - names.held();
+    }
+
+    /// No more entries go into the directory with these names.
+    pub(super) fn forget(&mut self, names: &Names) {
+        self.held -= names.held();
+    }
+
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+}
+
 impl Names {
     /// Claims this name for an entry. `room` is how many more names may be remembered.
-    pub(super) fn claim(
-        &mut self,
-        id: EntryId,
-        name: &Name,
-        hashing: &RandomState,
-        room: usize,
-    ) -> NameClaim {
+    fn claim(&mut self, id: EntryId, name: &Name, hashing: &RandomState, room: usize) -> NameClaim {
         let key = key(name.as_bytes(), hashing);
         let is_twin = self.seen.get(&key).is_some_and(|&other| other != id);
         let is_dotted = name.as_bytes().ends_with(b".");
@@ -80,21 +112,15 @@ impl Names {
         NameClaim::Yours
     }
 
-    /// Sets how the directory treats names.
-    pub(super) fn asked(&mut self, spelling: Spelling) {
+    fn asked(&mut self, spelling: Spelling) {
         self.spelling = Some(spelling);
         if !spelling.ignores_case {
             self.seen = HashMap::new();
         }
     }
 
-    /// True if it is known how the directory treats names.
-    pub(super) fn is_asked(&self) -> bool {
-        self.spelling.is_some()
-    }
-
     /// Number of remembered names.
-    pub(super) fn held(&self) -> usize {
+    fn held(&self) -> usize {
         self.seen.len()
     }
 }

@@ -87,7 +87,7 @@ impl PackPlacer {
                     Location::Unknown
                 ) && !table.is_accounted(entry.id)
             };
-            if !members.iter().all(|(entry, _)| table.fits_root(entry)) {
+            if !members.iter().all(|(entry, _)| table.roots.fits(entry)) {
                 drop(table);
                 return self
                     .entries

@@ -64,7 +64,7 @@ impl Entries {
         if let Some(list) = &self.context().digests {
             list.set_landed(names.clone());
         }
-        self.table().set_roots(&roots.roots, targets);
+        self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
         let resumes = self.journal().is_some_and(Journal::has_finished);
         self.context().say(Message::Landed(RootsResolved {
@@ -137,7 +137,7 @@ impl Entries {
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
         self.remove_journal(journal);
         if let (Some(dir), Some(stat)) = (dir, before)
-            && self.table().is_landing(journal.dir())
+            && self.table().roots.is_landing(journal.dir())
         {
             let time = |tv_sec, tv_nsec| Timespec {
                 tv_sec,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fastrand::Rng;
 
 use super::*;
+use crate::manifest::EntryKind;
 use crate::source::PipeSpec;
 
 /// A tree, and what may happen next.
@@ -165,7 +166,7 @@ fn a_copy_ends_once_when_all_is_settled_in_whatever_order() {
         let mut scenario = GrowingTree::new(seed);
         while scenario.step() {}
         assert_eq!(scenario.times_done, 1, "seed {seed}");
-        assert_eq!(scenario.table.names_held, 0, "seed {seed}");
+        assert_eq!(scenario.table.name_memory.held(), 0, "seed {seed}");
     }
 }
 

@@ -1,0 +1,89 @@
+//! The roots of a copy, with the place for each of them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::names::Names;
+use crate::dest::{Landing, RootTarget};
+use crate::dir::Dir;
+use crate::manifest::{Entry, EntryId, EntryKind, Root};
+
+struct TableRoot {
+    /// Its index, from 0.
+    number: usize,
+    target: RootTarget,
+    is_directory: bool,
+}
+
+#[derive(Default)]
+pub struct RootTable {
+    roots: HashMap<EntryId, TableRoot>,
+    /// The names of roots that go into a directory.
+    pub(super) names: Names,
+    is_set: bool,
+}
+
+impl RootTable {
+    /// `targets` are the destinations of the roots, in the same order.
+    pub fn set(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
+        let named = roots.iter().zip(targets).enumerate();
+        self.roots = named
+            .map(|(number, (root, target))| {
+                let named = TableRoot {
+                    number,
+                    target,
+                    is_directory: root.is_directory,
+                };
+                (root.id, named)
+            })
+            .collect();
+        self.is_set = true;
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.is_set
+    }
+
+    pub fn count(&self) -> usize {
+        self.roots.len()
+    }
+
+    /// False if a root differs from its announcement. The user may not expect that: a directory
+    /// instead of a file, or a symbolic link although the named links are followed.
+    pub fn fits(&self, entry: &Entry) -> bool {
+        let Some(root) = self.roots.get(&entry.id) else {
+            return true;
+        };
+        match entry.kind {
+            EntryKind::Directory => root.is_directory,
+            EntryKind::File | EntryKind::HardLink(_) | EntryKind::Pipe => !root.is_directory,
+            EntryKind::Symlink(_) => false,
+        }
+    }
+
+    /// The index of a root, from 0, and its place.
+    pub(super) fn find(&self, id: EntryId) -> Option<(usize, &Landing)> {
+        let root = self.roots.get(&id)?;
+        Some((root.number, &root.target.landing))
+    }
+
+    /// True if the entries up to `last` include all roots.
+    pub(super) fn are_within(&self, last: EntryId) -> bool {
+        self.roots.keys().all(|&id| id <= last)
+    }
+
+    pub(super) fn has_one_in(&self, range: &Range<EntryId>) -> bool {
+        self.roots.keys().any(|id| range.contains(id))
+    }
+
+    /// True if a root's contents go directly into this directory.
+    pub fn is_landing(&self, dir: &Dir) -> bool {
+        let mut landings = self.roots.values().map(|named| &named.target.landing);
+        // A directory with a name may contain the journal if its parent allows no new file.
+        landings.any(|landing| match landing {
+            Landing::Directory(landing) => landing.identity() == dir.identity(),
+            Landing::Name(slot) => slot.dir.identity() != dir.identity(),
+            Landing::Exit(_) => false,
+        })
+    }
+}
