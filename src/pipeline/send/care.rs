@@ -2,7 +2,6 @@
 //! files that changed while they were read can be read again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::plan::SendFile;
@@ -83,7 +82,7 @@ impl Care<'_> {
             source,
             tries,
         } = settling;
-        if file.failed.load(Relaxed) {
+        if file.reading.has_failed() {
             return true;
         }
         *tries += 1;
@@ -112,7 +111,7 @@ impl Care<'_> {
 
     /// Announces a file that changed for its second reading.
     fn announce_anew(&self, file: &SendFile, source: SourceFile) {
-        if file.failed.swap(true, Relaxed) {
+        if !file.reading.fail() {
             return;
         }
         let mut entry = source.found().entry.clone();
@@ -124,7 +123,7 @@ impl Care<'_> {
         self.report
             .context()
             .progress
-            .add_again(file.placed.load(Relaxed));
+            .add_again(file.coverage.placed());
         entry.extensions.push(Extension {
             tag: ANEW,
             bytes: first.to_le_bytes().to_vec(),

@@ -4,15 +4,12 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
-use super::plan::{
-    CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile, SendPipe,
-};
+use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{
     Discarded, EntryAtClose, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
@@ -176,7 +173,7 @@ impl SendControl {
             if file.ranges > 0 && self.scheduler.ranges() > ALL_RANGES_MAX {
                 return Err(UnexpectedMessage("more ranges than allowed"));
             }
-            self.context.progress.add_resumed(file.had());
+            self.context.progress.add_resumed(file.coverage.had());
             let name = printable(file.found.name.as_bytes());
             self.context.progress.start_name(want.entry, name);
         }
@@ -233,30 +230,18 @@ impl SendControl {
             WantKind::Fresh | WantKind::Digest | WantKind::Skip => 0,
         };
         let share = self.share.as_ref();
+        let cut = Cut::skipping(size, chunk_size, grain, &had);
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
-            source: *source,
-            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
             compare,
             ranges,
-            tree: tree.map(Mutex::new),
-            covered: AtomicU64::new(had.count()),
-            placed: AtomicU64::new(had.count()),
-            had: Mutex::new(had),
-            known: None,
-            alone: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
-            reading: Mutex::new(ReadProgress::Goes),
-            is_read_again,
+            digest: tree.map_or(RootDigest::Unneeded, |tree| {
+                RootDigest::Tree(Mutex::new(tree))
+            }),
+            reading: FileReading::new(is_read_again),
             digest_only,
             listed,
-            live: self.context.options.live.then(|| {
-                Mutex::new(CurrentLength {
-                    length: size,
-                    told: false,
-                })
-            }),
-            found,
+            ..SendFile::new(found, *source, had, cut, self.context.options.live)
         })
     }
 
@@ -298,7 +283,7 @@ impl SendControl {
         match &plan.what {
             PlannedContent::Piece { file, piece } => {
                 let len = u64::from(piece.len);
-                file.placed.fetch_add(len, Relaxed);
+                file.coverage.add_placed(len);
                 if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
                     self.context.progress.add_skipped(len);
                 } else if plan.was_had() {
@@ -385,7 +370,7 @@ impl SendControl {
             }
         };
         let size = file.found.entry.size;
-        if file.had() == size {
+        if file.coverage.had() == size {
             self.context.progress.add_resumed_files(1);
         }
         if file.digest_only {
@@ -434,7 +419,9 @@ impl SendControl {
             self.scheduler.entry_failed(entry);
             if let Some(closed) = self.scheduler.close(entry) {
                 match &closed {
-                    EntryAtClose::Sending(file) => file.failed.store(true, Relaxed),
+                    EntryAtClose::Sending(file) => {
+                        file.reading.fail();
+                    }
                     EntryAtClose::Pipe(pipe) => pipe.failed.store(true, Relaxed),
                     EntryAtClose::Announced(_)
                     | EntryAtClose::Held(_)

@@ -28,26 +28,13 @@ pub struct SendFile {
     pub cut: Mutex<Cut>,
     /// Ranges that the receiver may have. The digests of their chunks are sent first.
     pub compare: RangeSet,
-    /// None if nobody needs the digest of a file with holes, or of a file that may change.
-    pub tree: Option<Mutex<Tree>>,
     /// How many ranges the receiver named.
     pub ranges: usize,
-    /// Bytes that the receiver has and that are not read. Ranges that it asks for later are
-    /// removed.
-    pub had: Mutex<RangeSet>,
-    /// The root according to the receiver, if there is no tree.
-    pub known: Option<Digest>,
+    pub digest: RootDigest,
+    pub coverage: Coverage,
+    pub reading: FileReading,
     /// Read for this receiver alone, because it asked for ranges that other senders do not send.
     pub alone: AtomicBool,
-    /// Bytes read or skipped as holes, each once, plus the bytes that the receiver has.
-    pub covered: AtomicU64,
-    /// Bytes that are in place at the receiver.
-    pub placed: AtomicU64,
-    pub failed: AtomicBool,
-    pub reading: Mutex<ReadProgress>,
-    /// A change during this reading fails the file: it is the second one, or one of damaged
-    /// ranges.
-    pub is_read_again: bool,
     /// The receiver wants the digest only.
     pub digest_only: bool,
     /// The path below the destination, for a list of digests.
@@ -56,6 +43,35 @@ pub struct SendFile {
     pub live: Option<Mutex<CurrentLength>>,
     /// Held while the file is sent, if other senders may send it too.
     pub interest: Option<Interest>,
+}
+
+/// The digest of a big file.
+pub enum RootDigest {
+    /// Nobody needs the digest of a file with holes, or of a file that may change.
+    Unneeded,
+    Tree(Mutex<Tree>),
+    /// The root according to the receiver.
+    Known(Digest),
+}
+
+/// How much of a big file was read, and how much of it the receiver has.
+pub struct Coverage {
+    /// Bytes that the receiver has and that are not read. Ranges that it asks for later are
+    /// removed.
+    had: Mutex<RangeSet>,
+    /// Bytes read or skipped as holes, each once, plus the bytes that the receiver has.
+    covered: AtomicU64,
+    /// Bytes that are in place at the receiver.
+    placed: AtomicU64,
+}
+
+/// The state of the reading of a big file.
+pub struct FileReading {
+    progress: Mutex<ReadProgress>,
+    failed: AtomicBool,
+    /// A change during this reading fails the file: it is the second one, or one of damaged
+    /// ranges.
+    pub is_again: bool,
 }
 
 /// The progress of reading a big file.
@@ -167,21 +183,121 @@ impl PipePart {
     }
 }
 
-impl SendFile {
-    /// Changes the state unless the reading is over. Returns the old state.
-    pub fn leave_reading(&self, to: ReadProgress) -> ReadProgress {
-        let mut reading = self.reading.lock();
-        let was = *reading;
+impl Coverage {
+    /// The receiver has the bytes in `had`.
+    fn new(had: RangeSet) -> Coverage {
+        Coverage {
+            covered: AtomicU64::new(had.count()),
+            placed: AtomicU64::new(had.count()),
+            had: Mutex::new(had),
+        }
+    }
+
+    /// The number of bytes that the receiver has and that are not read.
+    pub fn had(&self) -> u64 {
+        self.had.lock().count()
+    }
+
+    /// Adds bytes that were read, or skipped as a hole. Returns the new sum, with the bytes that
+    /// the receiver has.
+    pub fn add_read(&self, len: u64) -> u64 {
+        self.covered.fetch_add(len, AcqRel) + len
+    }
+
+    /// The number of bytes that are in place at the receiver.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Relaxed)
+    }
+
+    pub fn add_placed(&self, len: u64) {
+        self.placed.fetch_add(len, Relaxed);
+    }
+
+    /// The receiver does not have these ranges after all. Returns their bytes; None if the receiver
+    /// never said that it has them.
+    fn take_back(&self, missing: &RangeSet) -> Option<u64> {
+        let mut had = self.had.lock();
+        if !missing.iter().all(|range| had.contains_all(range)) {
+            return None;
+        }
+        missing.iter().for_each(|range| {
+            had.remove(range);
+        });
+        drop(had);
+        let len = missing.count();
+        self.covered.fetch_sub(len, AcqRel);
+        self.placed.fetch_sub(len, Relaxed);
+        Some(len)
+    }
+}
+
+impl FileReading {
+    pub fn new(is_again: bool) -> FileReading {
+        FileReading {
+            progress: Mutex::new(ReadProgress::Goes),
+            failed: AtomicBool::new(false),
+            is_again,
+        }
+    }
+
+    /// Changes the progress unless the reading is over. Returns the old progress.
+    pub fn leave(&self, to: ReadProgress) -> ReadProgress {
+        let mut progress = self.progress.lock();
+        let was = *progress;
         if was == ReadProgress::Goes {
-            *reading = to;
+            *progress = to;
         }
         was
     }
 
-    /// True if it has failed, or will be read again from the start.
+    /// Marks the file as failed. Returns false if it had failed before.
+    pub fn fail(&self) -> bool {
+        !self.failed.swap(true, Relaxed)
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// True if the file has failed, or will be read again from the start.
     pub fn is_given_up(&self) -> bool {
-        let reading = *self.reading.lock();
-        self.failed.load(Relaxed) || reading == ReadProgress::Again
+        let progress = *self.progress.lock();
+        self.has_failed() || progress == ReadProgress::Again
+    }
+}
+
+impl SendFile {
+    /// A file that is on no list and needs no digest. The receiver has the bytes in `had`, which
+    /// `cut` skips.
+    pub fn new(
+        found: FoundFile,
+        source: SourceFile,
+        had: RangeSet,
+        cut: Cut,
+        may_change: bool,
+    ) -> SendFile {
+        let size = found.entry.size;
+        let current = || {
+            Mutex::new(CurrentLength {
+                length: size,
+                told: false,
+            })
+        };
+        SendFile {
+            cut: Mutex::new(cut),
+            compare: RangeSet::new(),
+            ranges: 0,
+            digest: RootDigest::Unneeded,
+            coverage: Coverage::new(had),
+            reading: FileReading::new(false),
+            alone: AtomicBool::new(false),
+            digest_only: false,
+            listed: None,
+            live: may_change.then(current),
+            interest: None,
+            found,
+            source,
+        }
     }
 
     /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
@@ -198,30 +314,18 @@ impl SendFile {
 
     /// The BLAKE3 of the whole file, once everything was read.
     pub fn root(&self) -> Option<Digest> {
-        let root = |tree: &Mutex<Tree>| tree.lock().root();
-        self.tree.as_ref().map_or(self.known, root)
-    }
-
-    /// The number of bytes that the receiver has.
-    pub fn had(&self) -> u64 {
-        self.had.lock().count()
+        match &self.digest {
+            RootDigest::Unneeded => None,
+            RootDigest::Tree(tree) => tree.lock().root(),
+            RootDigest::Known(root) => Some(*root),
+        }
     }
 
     /// The receiver does not have these ranges after all, so they will be cut and sent. Returns
     /// their bytes; None if the receiver never said that it has them.
     pub fn take_back(&self, missing: &RangeSet) -> Option<u64> {
-        let mut had = self.had.lock();
-        if !missing.iter().all(|range| had.contains_all(range)) {
-            return None;
-        }
-        missing.iter().for_each(|range| {
-            had.remove(range);
-        });
-        drop(had);
-        let len = missing.count();
+        let len = self.coverage.take_back(missing)?;
         self.alone.store(true, Relaxed);
-        self.covered.fetch_sub(len, AcqRel);
-        self.placed.fetch_sub(len, Relaxed);
         self.cut.lock().add(missing);
         Some(len)
     }

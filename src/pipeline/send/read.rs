@@ -3,12 +3,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::Mutex;
-
-use super::plan::{CurrentLength, PackMember, Plan, PlannedContent, ReadProgress, SendFile};
+use super::plan::{
+    FileReading, PackMember, Plan, PlannedContent, ReadProgress, RootDigest, SendFile,
+};
 use super::report::SendReport;
 use super::scheduler::{ResumedFile, Scheduler};
 use crate::chunk::pack::TableForm;
@@ -108,7 +108,7 @@ impl SendReader {
         let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
-        if file.is_given_up() {
+        if file.reading.is_given_up() {
             self.scheduler
                 .settle_chunks(plan.chunk..plan.chunk + 1, |_| {});
             return None;
@@ -241,7 +241,7 @@ impl SendReader {
         digest: Digest,
     ) {
         let len = u64::from(place.raw_len);
-        if let Some(tree) = &file.tree {
+        if let RootDigest::Tree(tree) = &file.digest {
             let mut tree = tree.lock();
             if kind == ChunkKind::Zeros {
                 tree.add_zeros(place.offset, len);
@@ -253,7 +253,7 @@ impl SendReader {
                 tree.add_zeros(place.offset, len);
             }
         }
-        if file.covered.fetch_add(len, AcqRel) + len == file.found.entry.size {
+        if file.coverage.add_read(len) == file.found.entry.size {
             self.end_file(file);
         }
     }
@@ -273,7 +273,7 @@ impl SendReader {
         if let Err(error) = file.source.unchanged() {
             return self.reading_failed(file, error);
         }
-        if file.leave_reading(ReadProgress::Ended) == ReadProgress::Goes {
+        if file.reading.leave(ReadProgress::Ended) == ReadProgress::Goes {
             self.say_end(file, size, file.root());
         }
     }
@@ -290,11 +290,11 @@ impl SendReader {
     /// Handles a failed reading. A file that changed is read once more, unless this was the second
     /// reading or its end was sent. Any other error fails the file.
     pub(super) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
-        let is_last = file.is_read_again || file.live.is_some();
+        let is_last = file.reading.is_again || file.live.is_some();
         if error.kind != Kind::Changed || is_last {
             return self.report.fail_file(file, error);
         }
-        match file.leave_reading(ReadProgress::Again) {
+        match file.reading.leave(ReadProgress::Again) {
             ReadProgress::Goes => {}
             ReadProgress::Ended => return self.report.fail_file(file, error),
             // Another worker has seen it and handles it.
@@ -326,31 +326,15 @@ impl SendReader {
             had.remove(range);
         });
         let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.grain);
+        let cut = Cut::skipping(size, chunk_size, grain, &had);
         let file = SendFile {
-            cut: Mutex::new(Cut::skipping(size, chunk_size, grain, &had)),
-            compare: RangeSet::new(),
             ranges: missing.fragments(),
-            tree: None,
-            known: digest,
-            covered: AtomicU64::new(had.count()),
-            placed: AtomicU64::new(had.count()),
-            had: Mutex::new(had),
-            alone: AtomicBool::new(true),
-            failed: AtomicBool::new(false),
-            reading: Mutex::new(ReadProgress::Goes),
+            digest: digest.map_or(RootDigest::Unneeded, RootDigest::Known),
             // If it changes while it is read, it fails.
-            is_read_again: true,
-            digest_only: false,
+            reading: FileReading::new(true),
+            alone: AtomicBool::new(true),
             listed,
-            live: self.context.options.live.then(|| {
-                Mutex::new(CurrentLength {
-                    length: size,
-                    told: false,
-                })
-            }),
-            interest: None,
-            found,
-            source,
+            ..SendFile::new(found, source, had, cut, self.context.options.live)
         };
         self.context
             .progress

@@ -44,7 +44,7 @@ impl SendReport {
 
     /// Records that this end failed a big file, and tells the receiver.
     pub(super) fn fail_file(&self, file: &SendFile, error: Error) {
-        if !file.failed.swap(true, Relaxed) {
+        if file.reading.fail() {
             self.fail(&file.found, error);
         }
     }
