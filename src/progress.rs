@@ -9,7 +9,7 @@ pub mod together;
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -36,8 +36,22 @@ const NAMES_MAX: usize = 4;
 pub struct Progress {
     phase: AtomicU8,
     /// Set when the scan has ended.
-    totals_known: AtomicBool,
-    totals: Mutex<Totals>,
+    totals: Mutex<Option<Totals>>,
+    session: SessionCounters,
+    frames: FrameCounters,
+    streams: AtomicU32,
+    logins: AtomicU32,
+    names: Mutex<Vec<(u64, String)>>,
+    former: Mutex<Former>,
+    /// When a far end first said hello.
+    logged_in: OnceLock<Instant>,
+    /// When the first data moved, or was found to need no sending.
+    began: OnceLock<Instant>,
+}
+
+/// The counters that start again with each session.
+#[derive(Default)]
+struct SessionCounters {
     scanned_files: AtomicU64,
     scanned_bytes: AtomicU64,
     /// Bytes of content that were verified and written at the destination, without holes.
@@ -53,6 +67,17 @@ pub struct Progress {
     checked_bytes: AtomicU64,
     /// Bytes of existing data that were found damaged and are sent again.
     damaged_bytes: AtomicU64,
+    files: AtomicU64,
+    failed: AtomicU64,
+    /// FIFOs, sockets and devices in trees, which are skipped.
+    special: AtomicU64,
+    /// Files with several names (hard links) that were copied as separate files.
+    unlinked: AtomicU64,
+}
+
+/// The frames of all sessions.
+#[derive(Default)]
+struct FrameCounters {
     /// Bytes of frames that were sent or received, headers and tags included.
     wire_bytes: AtomicU64,
     /// Bytes of frames whose chunk had been sent before, because its connection was lost or slow,
@@ -60,22 +85,8 @@ pub struct Progress {
     sent_again_bytes: AtomicU64,
     /// Bytes of content in the frames that `wire_bytes` counts.
     raw_bytes: AtomicU64,
-    files: AtomicU64,
-    failed: AtomicU64,
-    /// FIFOs, sockets and devices in trees, which are skipped.
-    special: AtomicU64,
-    /// Files with several names (hard links) that were copied as separate files.
-    unlinked: AtomicU64,
-    streams: AtomicU32,
-    logins: AtomicU32,
     /// Indexed by codec number.
     codec_chunks: [AtomicU64; 8],
-    names: Mutex<Vec<(u64, String)>>,
-    former: Mutex<Former>,
-    /// When a far end first said hello.
-    logged_in: OnceLock<Instant>,
-    /// When the first data moved, or was found to need no sending.
-    began: OnceLock<Instant>,
 }
 
 /// Sums and maxima over the earlier sessions of this copy.
@@ -148,34 +159,58 @@ impl Snapshot {
     }
 }
 
+impl SessionCounters {
+    fn reset(&self) {
+        for counter in [
+            &self.scanned_files,
+            &self.scanned_bytes,
+            &self.bytes,
+            &self.skipped_bytes,
+            &self.resumed_bytes,
+            &self.resumed_files,
+            &self.again_bytes,
+            &self.checked_bytes,
+            &self.damaged_bytes,
+            &self.files,
+            &self.failed,
+            &self.special,
+            &self.unlinked,
+        ] {
+            counter.store(0, Relaxed);
+        }
+    }
+}
+
 impl Progress {
     pub fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Relaxed);
     }
 
     pub fn set_totals(&self, totals: Totals) {
-        *self.totals.lock() = totals;
-        self.totals_known.store(true, Relaxed);
+        *self.totals.lock() = Some(totals);
     }
 
     /// Bytes of content that are not yet at the destination. None if the totals or the length of
     /// a pipe are unknown.
     pub fn rest_bytes(&self) -> Option<u64> {
-        let totals = self.totals_known.load(Relaxed);
-        let totals = totals.then(|| *self.totals.lock())?;
-        let done = self.bytes.load(Relaxed) + self.skipped_bytes.load(Relaxed);
+        let totals = (*self.totals.lock())?;
+        let done = self.session.bytes.load(Relaxed) + self.session.skipped_bytes.load(Relaxed);
         (totals.streams == 0).then(|| totals.bytes.saturating_sub(done))
     }
 
     /// Increases with all work that is done.
     pub fn done(&self) -> u64 {
-        let counters = [&self.bytes, &self.skipped_bytes, &self.files];
+        let counters = [
+            &self.session.bytes,
+            &self.session.skipped_bytes,
+            &self.session.files,
+        ];
         counters.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
     pub fn add_scanned(&self, files: u64, bytes: u64) {
-        self.scanned_files.fetch_add(files, Relaxed);
-        self.scanned_bytes.fetch_add(bytes, Relaxed);
+        self.session.scanned_files.fetch_add(files, Relaxed);
+        self.session.scanned_bytes.fetch_add(bytes, Relaxed);
     }
 
     fn begin(&self) {
@@ -184,49 +219,50 @@ impl Progress {
 
     pub fn add_bytes(&self, bytes: u64) {
         self.begin();
-        self.bytes.fetch_add(bytes, Relaxed);
+        self.session.bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Bytes of this session.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
+        self.session.bytes.load(Relaxed)
     }
 
     pub fn add_skipped(&self, bytes: u64) {
         self.begin();
-        self.skipped_bytes.fetch_add(bytes, Relaxed);
+        self.session.skipped_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Adds `bytes` of content that an earlier run or session left. They count as skipped too.
     pub fn add_resumed(&self, bytes: u64) {
         self.add_skipped(bytes);
-        self.resumed_bytes.fetch_add(bytes, Relaxed);
+        self.session.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
     /// Sets the bytes of an earlier run that were read again so far.
     pub fn set_checked(&self, bytes: u64) {
-        self.checked_bytes.store(bytes, Relaxed);
+        self.session.checked_bytes.store(bytes, Relaxed);
     }
 
     /// Adds to the bytes that were read again; returns the new sum.
     pub fn add_checked(&self, bytes: u64) -> u64 {
-        self.checked_bytes.fetch_add(bytes, Relaxed) + bytes
+        self.session.checked_bytes.fetch_add(bytes, Relaxed) + bytes
     }
 
     pub fn add_resumed_files(&self, files: u64) {
-        self.resumed_files.fetch_add(files, Relaxed);
+        self.session.resumed_files.fetch_add(files, Relaxed);
     }
 
     /// Adds bytes that were already counted and will arrive again.
     pub fn add_again(&self, bytes: u64) {
-        self.again_bytes.fetch_add(bytes, Relaxed);
-        let mut totals = self.totals.lock();
-        totals.bytes = totals.bytes.saturating_add(bytes);
+        self.session.again_bytes.fetch_add(bytes, Relaxed);
+        if let Some(totals) = &mut *self.totals.lock() {
+            totals.bytes = totals.bytes.saturating_add(bytes);
+        }
     }
 
     /// Adds bytes that were counted as already there but are damaged, and so will arrive again.
     pub fn add_damaged(&self, bytes: u64) {
-        self.damaged_bytes.fetch_add(bytes, Relaxed);
+        self.session.damaged_bytes.fetch_add(bytes, Relaxed);
         self.add_again(bytes);
     }
 
@@ -234,42 +270,44 @@ impl Progress {
     /// sender counts the bytes that arrive again.
     pub fn add_damaged_elsewhere(&self, bytes: u64) {
         // The number comes from a peer and must not overflow the counter.
-        self.damaged_bytes.fetch_add(bytes.min(1 << 40), Relaxed);
+        self.session
+            .damaged_bytes
+            .fetch_add(bytes.min(1 << 40), Relaxed);
     }
 
     /// Adds a frame of `wire` bytes in `codec`, with `raw` bytes of content, that was sent or
     /// received.
     pub fn add_frame(&self, codec: u8, raw: u64, wire: u64) {
         self.begin();
-        self.wire_bytes.fetch_add(wire, Relaxed);
-        self.raw_bytes.fetch_add(raw, Relaxed);
-        if let Some(count) = self.codec_chunks.get(usize::from(codec)) {
+        self.frames.wire_bytes.fetch_add(wire, Relaxed);
+        self.frames.raw_bytes.fetch_add(raw, Relaxed);
+        if let Some(count) = self.frames.codec_chunks.get(usize::from(codec)) {
             count.fetch_add(1, Relaxed);
         }
     }
 
     /// Adds a frame that was not the first of its chunk. `add_frame` counts it too.
     pub fn add_sent_again(&self, wire: u64) {
-        self.sent_again_bytes.fetch_add(wire, Relaxed);
+        self.frames.sent_again_bytes.fetch_add(wire, Relaxed);
     }
 
     pub fn add_files(&self, count: u64) {
         self.begin();
-        self.files.fetch_add(count, Relaxed);
+        self.session.files.fetch_add(count, Relaxed);
     }
 
     pub fn add_special(&self, count: u64) {
         // The number comes from a peer and must not overflow the counter.
-        self.special.fetch_add(count.min(1 << 40), Relaxed);
+        self.session.special.fetch_add(count.min(1 << 40), Relaxed);
     }
 
     pub fn add_unlinked(&self, count: u64) {
         // As in `add_special`.
-        self.unlinked.fetch_add(count.min(1 << 40), Relaxed);
+        self.session.unlinked.fetch_add(count.min(1 << 40), Relaxed);
     }
 
     pub fn add_failed(&self, entries: u64) {
-        self.failed.fetch_add(entries, Relaxed);
+        self.session.failed.fetch_add(entries, Relaxed);
     }
 
     pub fn set_streams(&self, count: u32) {
@@ -304,39 +342,30 @@ impl Progress {
             done_bytes: now.done_bytes,
             files: now.files,
             moved_bytes: now.moved_bytes,
-            raw_bytes: self.raw_bytes.load(Relaxed),
+            raw_bytes: self.frames.raw_bytes.load(Relaxed),
             already_bytes: now.already_bytes,
             checked_bytes: now.checked_bytes,
         };
-        for counter in [
-            &self.bytes,
-            &self.skipped_bytes,
-            &self.resumed_bytes,
-            &self.resumed_files,
-            &self.checked_bytes,
-            &self.damaged_bytes,
-            &self.again_bytes,
-            &self.files,
-            &self.failed,
-            &self.special,
-            &self.unlinked,
-            &self.scanned_files,
-            &self.scanned_bytes,
-        ] {
-            counter.store(0, Relaxed);
-        }
+        self.session.reset();
         self.names.lock().clear();
         is_further
     }
 
     /// Combines this session with the earlier ones.
     fn together(&self, former: &Former) -> Former {
-        let (bytes, skipped) = (self.bytes.load(Relaxed), self.skipped_bytes.load(Relaxed));
-        let damaged = self.damaged_bytes.load(Relaxed);
-        let resumed = self.resumed_bytes.load(Relaxed).saturating_sub(damaged);
+        let (bytes, skipped) = (
+            self.session.bytes.load(Relaxed),
+            self.session.skipped_bytes.load(Relaxed),
+        );
+        let damaged = self.session.damaged_bytes.load(Relaxed);
+        let resumed = self
+            .session
+            .resumed_bytes
+            .load(Relaxed)
+            .saturating_sub(damaged);
         Former {
             done_bytes: former.done_bytes.max(bytes + skipped),
-            files: former.files.max(self.files.load(Relaxed)),
+            files: former.files.max(self.session.files.load(Relaxed)),
             moved_bytes: former.moved_bytes + bytes,
             // Data that earlier sessions may have brought does not count as found.
             already_bytes: former
@@ -345,7 +374,7 @@ impl Progress {
             raw_bytes: former.raw_bytes,
             checked_bytes: former
                 .checked_bytes
-                .saturating_add(self.checked_bytes.load(Relaxed)),
+                .saturating_add(self.session.checked_bytes.load(Relaxed)),
         }
     }
 
@@ -365,33 +394,34 @@ impl Progress {
         // Held, so that all counters are read in the same session.
         let former = self.lock_former();
         let together = self.together(&former);
+        let (session, frames) = (&self.session, &self.frames);
         Snapshot {
             phase: PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)],
-            totals: self.totals_known.load(Relaxed).then(|| *self.totals.lock()),
-            scanned_files: self.scanned_files.load(Relaxed),
-            scanned_bytes: self.scanned_bytes.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            skipped_bytes: self.skipped_bytes.load(Relaxed),
+            totals: *self.totals.lock(),
+            scanned_files: session.scanned_files.load(Relaxed),
+            scanned_bytes: session.scanned_bytes.load(Relaxed),
+            bytes: session.bytes.load(Relaxed),
+            skipped_bytes: session.skipped_bytes.load(Relaxed),
             done_bytes: together.done_bytes,
-            again_bytes: self.again_bytes.load(Relaxed),
+            again_bytes: session.again_bytes.load(Relaxed),
             moved_bytes: together.moved_bytes,
             already_bytes: together.already_bytes,
-            unsent_bytes: self
+            unsent_bytes: session
                 .skipped_bytes
                 .load(Relaxed)
-                .saturating_sub(self.resumed_bytes.load(Relaxed)),
+                .saturating_sub(session.resumed_bytes.load(Relaxed)),
             checked_bytes: together.checked_bytes,
-            damaged_bytes: self.damaged_bytes.load(Relaxed),
-            wire_bytes: self.wire_bytes.load(Relaxed),
-            sent_again_bytes: self.sent_again_bytes.load(Relaxed),
-            raw_bytes: self.raw_bytes.load(Relaxed),
+            damaged_bytes: session.damaged_bytes.load(Relaxed),
+            wire_bytes: frames.wire_bytes.load(Relaxed),
+            sent_again_bytes: frames.sent_again_bytes.load(Relaxed),
+            raw_bytes: frames.raw_bytes.load(Relaxed),
             files: together.files,
-            failed: self.failed.load(Relaxed),
-            special: self.special.load(Relaxed),
-            unlinked: self.unlinked.load(Relaxed),
+            failed: session.failed.load(Relaxed),
+            special: session.special.load(Relaxed),
+            unlinked: session.unlinked.load(Relaxed),
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),
-            codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),
+            codec_chunks: std::array::from_fn(|codec| frames.codec_chunks[codec].load(Relaxed)),
             names: self
                 .names
                 .lock()

@@ -13,17 +13,18 @@ const COUNT_MAX: u64 = 1 << 53;
 impl Progress {
     /// The counters of an end that does not know the totals.
     pub fn counts(&self) -> Counts {
+        let (session, frames) = (&self.session, &self.frames);
         Counts {
-            bytes: self.bytes.load(Relaxed),
-            skipped_bytes: self.skipped_bytes.load(Relaxed),
-            resumed_bytes: self.resumed_bytes.load(Relaxed),
-            resumed_files: self.resumed_files.load(Relaxed),
-            wire_bytes: self.wire_bytes.load(Relaxed),
-            raw_bytes: self.raw_bytes.load(Relaxed),
-            files: self.files.load(Relaxed),
-            failed: self.failed.load(Relaxed),
-            again_bytes: self.again_bytes.load(Relaxed),
-            codec_chunks: std::array::from_fn(|codec| self.codec_chunks[codec].load(Relaxed)),
+            bytes: session.bytes.load(Relaxed),
+            skipped_bytes: session.skipped_bytes.load(Relaxed),
+            resumed_bytes: session.resumed_bytes.load(Relaxed),
+            resumed_files: session.resumed_files.load(Relaxed),
+            wire_bytes: frames.wire_bytes.load(Relaxed),
+            raw_bytes: frames.raw_bytes.load(Relaxed),
+            files: session.files.load(Relaxed),
+            failed: session.failed.load(Relaxed),
+            again_bytes: session.again_bytes.load(Relaxed),
+            codec_chunks: std::array::from_fn(|codec| frames.codec_chunks[codec].load(Relaxed)),
             streams: self.streams.load(Relaxed),
         }
     }
@@ -34,36 +35,37 @@ impl Progress {
         if now.wire_bytes.max(now.skipped_bytes).max(now.files) > 0 {
             self.begin();
         }
+        let (session, frames) = (&self.session, &self.frames);
         let more = |heard: &mut u64, now: u64| {
             let now = now.min(COUNT_MAX).max(*heard);
             now - std::mem::replace(heard, now)
         };
         for (counter, heard, now) in [
-            (&self.bytes, &mut heard.bytes, now.bytes),
+            (&session.bytes, &mut heard.bytes, now.bytes),
             (
-                &self.skipped_bytes,
+                &session.skipped_bytes,
                 &mut heard.skipped_bytes,
                 now.skipped_bytes,
             ),
             (
-                &self.resumed_bytes,
+                &session.resumed_bytes,
                 &mut heard.resumed_bytes,
                 now.resumed_bytes,
             ),
             (
-                &self.resumed_files,
+                &session.resumed_files,
                 &mut heard.resumed_files,
                 now.resumed_files,
             ),
-            (&self.wire_bytes, &mut heard.wire_bytes, now.wire_bytes),
-            (&self.raw_bytes, &mut heard.raw_bytes, now.raw_bytes),
-            (&self.files, &mut heard.files, now.files),
-            (&self.failed, &mut heard.failed, now.failed),
+            (&frames.wire_bytes, &mut heard.wire_bytes, now.wire_bytes),
+            (&frames.raw_bytes, &mut heard.raw_bytes, now.raw_bytes),
+            (&session.files, &mut heard.files, now.files),
+            (&session.failed, &mut heard.failed, now.failed),
         ] {
             counter.fetch_add(more(heard, now), Relaxed);
         }
         let codecs = heard.codec_chunks.iter_mut().zip(now.codec_chunks);
-        for (counter, (heard, now)) in self.codec_chunks.iter().zip(codecs) {
+        for (counter, (heard, now)) in frames.codec_chunks.iter().zip(codecs) {
             counter.fetch_add(more(heard, now), Relaxed);
         }
         self.add_again(more(&mut heard.again_bytes, now.again_bytes));
