@@ -102,15 +102,18 @@ impl Chunk {
             ChunkKind::Zeros => data.is_empty() && digest == digest::NONE,
             ChunkKind::Pack | ChunkKind::Digest => false,
         };
-        if right {
-            Ok(VerifiedChunk {
-                place: self.place,
-                digest,
-                buffer: self.buffer,
-            })
-        } else {
-            Err(self.buffer)
+        self.verified(digest, right)
+    }
+
+    fn verified(self, digest: Digest, right: bool) -> Result<VerifiedChunk, Buffer> {
+        if !right {
+            return Err(self.buffer);
         }
+        Ok(VerifiedChunk {
+            place: self.place,
+            digest,
+            buffer: self.buffer,
+        })
     }
 }
 

@@ -51,16 +51,8 @@ impl Chunk {
     /// # Errors
     /// Returns the buffer if a digest does not match or the chunk is not a pack.
     pub fn verify_pack(self, digest: Digest) -> Result<VerifiedChunk, Buffer> {
-        let good = self.place.kind == ChunkKind::Pack && is_whole(self.buffer.data(), &digest);
-        if good {
-            Ok(VerifiedChunk {
-                place: self.place,
-                digest,
-                buffer: self.buffer,
-            })
-        } else {
-            Err(self.buffer)
-        }
+        let right = self.place.kind == ChunkKind::Pack && is_whole(self.buffer.data(), &digest);
+        self.verified(digest, right)
     }
 }
 
