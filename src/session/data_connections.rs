@@ -111,6 +111,24 @@ impl LossReport {
     }
 }
 
+/// Waits for the next connection and adds it to the set. None when the session is over.
+async fn next_connection(
+    connections: &mut Connections,
+    connection_set: &Arc<ConnectionSet>,
+    tasks: &mut JoinSet<()>,
+) -> Option<(Connection, Registration)> {
+    loop {
+        let connection = tokio::select! {
+            Some(connection) = connections.recv() => connection,
+            Some(_) = tasks.join_next() => continue,
+            () = connection_set.closed() => return None,
+        };
+        if let Some(registration) = connection_set.join(connection.id) {
+            return Some((connection, registration));
+        }
+    }
+}
+
 /// Sends on every connection that arrives, until the session is over.
 pub async fn send_on(
     sender: Arc<Sender>,
@@ -126,15 +144,9 @@ pub async fn send_on(
     };
     // All tasks end with this function.
     let mut streams = JoinSet::new();
-    loop {
-        let connection = tokio::select! {
-            Some(connection) = connections.recv() => connection,
-            Some(_) = streams.join_next() => continue,
-            () = connection_set.closed() => return,
-        };
-        let Some(registration) = connection_set.join(connection.id) else {
-            continue;
-        };
+    while let Some((connection, registration)) =
+        next_connection(&mut connections, &connection_set, &mut streams).await
+    {
         sender.context.progress.set_streams(connection_set.most());
         let gate = (Route::of(connection.id.stream) == Some(Route::Inband)).then(|| {
             let (gate, is_open) = watch::channel(false);
@@ -218,15 +230,9 @@ pub async fn receive_on(
     };
     // All tasks end with this function.
     let mut streams = JoinSet::new();
-    loop {
-        let connection = tokio::select! {
-            Some(connection) = connections.recv() => connection,
-            Some(_) = streams.join_next() => continue,
-            () = connection_set.closed() => return,
-        };
-        let Some(registration) = connection_set.join(connection.id) else {
-            continue;
-        };
+    while let Some((connection, registration)) =
+        next_connection(&mut connections, &connection_set, &mut streams).await
+    {
         receiver.context.progress.set_streams(connection_set.most());
         registration.stats.set_proven();
         let receiver = receiver.clone();
