@@ -169,6 +169,33 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// An empty entry of root, without times, permissions or a place on a disk.
+    pub fn new(id: EntryId, parent: EntryId, name: Name, kind: EntryKind) -> Self {
+        let time = Timestamp::default();
+        Entry {
+            id,
+            parent,
+            name,
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            user: Vec::new(),
+            group: Vec::new(),
+            size: 0,
+            allocated: 0,
+            mtime: time,
+            atime: time,
+            ctime: time,
+            birth: time,
+            dev: 0,
+            ino: 0,
+            links: 1,
+            rdev: 0,
+            extensions: Vec::new(),
+        }
+    }
+
     /// `kind` is a parameter because a stat has neither a link's target nor earlier entries.
     pub fn from_stat(
         id: EntryId,
@@ -183,15 +210,9 @@ impl Entry {
             0
         };
         Entry {
-            id,
-            parent,
-            name,
-            kind,
             mode: stat.st_mode & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
-            user: Vec::new(),
-            group: Vec::new(),
             size,
             allocated: stat.st_blocks as u64 * 512,
             mtime: Timestamp {
@@ -206,12 +227,11 @@ impl Entry {
                 s: stat.st_ctime,
                 ns: stat.st_ctime_nsec as u32,
             },
-            birth: Timestamp::default(),
             dev: stat.st_dev,
             ino: stat.st_ino,
             links: stat.st_nlink,
             rdev: stat.st_rdev,
-            extensions: Vec::new(),
+            ..Entry::new(id, parent, name, kind)
         }
     }
 
@@ -231,18 +251,18 @@ impl Entry {
         }
     }
 
+    fn has(&self, tag: u16) -> bool {
+        self.extensions.iter().any(|extension| extension.tag == tag)
+    }
+
     /// True if the source is a block device.
     pub fn is_device(&self) -> bool {
-        self.extensions
-            .iter()
-            .any(|extension| extension.tag == DEVICE)
+        self.has(DEVICE)
     }
 
     /// True if the source is a pipe that cannot be read again.
     pub fn is_once(&self) -> bool {
-        self.extensions
-            .iter()
-            .any(|extension| extension.tag == ONCE)
+        self.has(ONCE)
     }
 
     /// True if it is such a pipe and an earlier session of the command has begun to read it.
@@ -254,16 +274,12 @@ impl Entry {
 
     /// True if the kernel generates the content on each read.
     pub fn is_made_up(&self) -> bool {
-        self.extensions
-            .iter()
-            .any(|extension| extension.tag == MADE_UP)
+        self.has(MADE_UP)
     }
 
     /// True if the file was recently written, by its host's clock.
     pub fn is_young(&self) -> bool {
-        self.extensions
-            .iter()
-            .any(|extension| extension.tag == YOUNG)
+        self.has(YOUNG)
     }
 
     /// True if the source has (or may have) holes.

@@ -73,26 +73,14 @@ impl PipeSpec {
             ns: now.subsec_nanos(),
         };
         Entry {
-            id,
-            parent: NO_PARENT,
-            name: nameless(),
-            kind: EntryKind::Pipe,
             mode: MODE,
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            user: Vec::new(),
-            group: Vec::new(),
-            size: 0,
-            allocated: 0,
             mtime: time,
             atime: time,
             ctime: time,
-            birth: Timestamp::default(),
-            dev: 0,
-            ino: 0,
-            links: 1,
-            rdev: 0,
             extensions: vec![once(false)],
+            ..Entry::new(id, NO_PARENT, nameless(), EntryKind::Pipe)
         }
     }
 

@@ -17,7 +17,7 @@ use fastcp::chunk::pack::{Pack, PackWriter, TableForm};
 use fastcp::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, Pool};
 use fastcp::codec::{Decoder, Encoder};
 use fastcp::control::Incoming;
-use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name, Timestamp};
+use fastcp::manifest::{Entry, EntryKind, NAME_MAX, Name};
 use fastcp::seal::{Direction, Opener, Secret};
 use fastcp::source::{Lookup, operand_path, pattern};
 use fastcp::transport::connection::recv;
@@ -339,27 +339,14 @@ fn buffer(bytes: &[u8]) -> Buffer {
 }
 
 fn small_file(id: u64, content: &[u8]) -> Entry {
+    let name = Name::try_from(id.to_string().into_bytes()).expect("a name");
     Entry {
-        id,
-        parent: 0,
-        name: Name::try_from(id.to_string().into_bytes()).expect("a name"),
-        kind: EntryKind::File,
         mode: 0o644,
-        uid: 0,
-        gid: 0,
-        user: Vec::new(),
-        group: Vec::new(),
         size: content.len() as u64,
         allocated: content.len() as u64,
-        mtime: Timestamp::default(),
-        atime: Timestamp::default(),
-        ctime: Timestamp::default(),
-        birth: Timestamp::default(),
         dev: 1,
         ino: id,
-        links: 1,
-        rdev: 0,
-        extensions: Vec::new(),
+        ..Entry::new(id, 0, name, EntryKind::File)
     }
 }
 

@@ -22,7 +22,7 @@ use super::resume::Resume;
 use crate::chunk::ranges::RangeSet;
 use crate::journal::record::WrittenRange;
 use crate::journal::{Journal, UnfinishedFile};
-use crate::manifest::{Entry, EntryKind, Timestamp};
+use crate::manifest::{Entry, EntryKind};
 use crate::wire::message::{ByteRange, Message, Missing, RANGES_MAX};
 
 /// Number of reading threads. A second thread keeps the disk busy while the first one hashes.
@@ -260,28 +260,11 @@ impl Resume {
             return None;
         };
         drop(table);
-        let time = Timestamp::default();
         let entry = Entry {
-            id,
-            parent,
-            name,
-            kind: EntryKind::File,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            user: Vec::new(),
-            group: Vec::new(),
             size: size.into(),
             allocated: size.into(),
-            mtime: time,
-            atime: time,
-            ctime: time,
-            birth: time,
-            dev: 0,
-            ino: 0,
             links: 1 + u64::from(has_links),
-            rdev: 0,
-            extensions: Vec::new(),
+            ..Entry::new(id, parent, name, EntryKind::File)
         };
         Some(IncomingFile {
             entry,

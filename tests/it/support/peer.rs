@@ -179,30 +179,19 @@ pub(crate) fn entry(
         ns: 0,
     };
     Entry {
-        id,
-        parent,
-        name: name(named),
         mode: if kind == EntryKind::Directory {
             0o755
         } else {
             0o644
         },
-        kind,
-        uid: 0,
-        gid: 0,
-        user: Vec::new(),
-        group: Vec::new(),
         size,
         allocated: size,
         mtime: time,
         atime: time,
         ctime: time,
-        birth: Timestamp::default(),
         dev: 1,
         ino: id,
-        links: 1,
-        rdev: 0,
-        extensions: Vec::new(),
+        ..Entry::new(id, parent, name(named), kind)
     }
 }
 

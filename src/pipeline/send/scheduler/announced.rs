@@ -142,32 +142,10 @@ impl AnnouncedEntries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manifest::{Name, Timestamp};
+    use crate::manifest::Name;
 
     fn entry(id: EntryId, kind: EntryKind) -> Entry {
-        let time = Timestamp::default();
-        Entry {
-            id,
-            parent: 1,
-            name: Name::try_from(b"x".to_vec()).unwrap(),
-            kind,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            user: vec![],
-            group: vec![],
-            size: 0,
-            allocated: 0,
-            mtime: time,
-            atime: time,
-            ctime: time,
-            birth: time,
-            dev: 0,
-            ino: 0,
-            links: 1,
-            rdev: 0,
-            extensions: vec![],
-        }
+        Entry::new(id, 1, Name::try_from(b"x".to_vec()).unwrap(), kind)
     }
 
     #[test]

@@ -253,29 +253,13 @@ impl Block {
             mtime: time,
             ctime: time,
         };
+        // Without device and inode the reading is not shared, since nothing here shows whether the
+        // file changed.
         let entry = Entry {
-            id,
-            parent: home.parent,
-            name: name.clone(),
-            kind: EntryKind::File,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            user: Vec::new(),
-            group: Vec::new(),
             size: file.size.into(),
             allocated: file.size.into(),
-            mtime: time,
-            atime: time,
-            ctime: time,
-            birth: time,
-            // Without device and inode the reading is not shared, since nothing here shows whether
-            // the file changed.
-            dev: 0,
-            ino: 0,
             links: 1 + u64::from(file.has_links),
-            rdev: 0,
-            extensions: Vec::new(),
+            ..Entry::new(id, home.parent, name.clone(), EntryKind::File)
         };
         FoundFile {
             entry,
