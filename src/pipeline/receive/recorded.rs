@@ -47,6 +47,19 @@ pub struct PrefetchedFile {
     is_written: bool,
 }
 
+impl FinishedFile {
+    /// This is `file`, a small one.
+    pub(super) fn small(self, file: IncomingFile) -> FinishedBefore {
+        FinishedBefore {
+            file,
+            finished: self.finished,
+            existing: self.existing,
+            begun: None,
+            is_small: true,
+        }
+    }
+}
+
 impl FinishedBefore {
     /// None if the file cannot be opened, or is not the recorded one any more.
     pub fn open(&self) -> Option<PrefetchedFile> {

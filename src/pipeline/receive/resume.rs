@@ -258,13 +258,7 @@ impl Resume {
             return Asked::Missing;
         };
         let trusted = found.trusted || file.entry.size == 0;
-        let placed = FinishedBefore {
-            file,
-            finished: found.finished,
-            existing: found.existing,
-            begun: None,
-            is_small: true,
-        };
+        let placed = found.small(file);
         if !trusted && self.context().peer_repairs {
             return Asked::Unread(Box::new(placed));
         }

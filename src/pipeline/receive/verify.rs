@@ -233,13 +233,7 @@ impl Resume {
             self.small_is_damaged(&file);
             return None;
         };
-        let placed = FinishedBefore {
-            file,
-            finished: found.finished,
-            existing: found.existing,
-            begun: None,
-            is_small: true,
-        };
+        let placed = found.small(file);
         let disk = placed.open();
         Some((placed, disk))
     }
