@@ -7,6 +7,7 @@
 
 pub mod acl;
 mod confine;
+pub mod home;
 pub mod open_files;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,11 +22,11 @@ pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
 pub use open_files::open_share;
 use parking_lot::Mutex;
 use rustix::fs::{
-    AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
 };
 use rustix::io::Errno;
 
-use crate::manifest::Name;
+use crate::manifest::{Name, file_type};
 
 /// Directory handles that may be open at once, besides those of roots.
 const OPEN_MAX: usize = 256;
@@ -278,6 +279,13 @@ fn kind(dir: &Arc<Dir>) -> Option<u64> {
         known.insert(dir.dev, kind);
     }
     kind
+}
+
+/// True for a regular file of this user with one name.
+pub fn is_ours(stat: &Stat) -> bool {
+    file_type(stat) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_nlink == 1
 }
 
 fn directory_flags() -> OFlags {

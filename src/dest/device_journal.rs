@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{EntrySlot, home_directory};
+use super::EntrySlot;
 use crate::device;
 use crate::digest::{self, Digest};
-use crate::dir::{Dir, Handles};
+use crate::dir::{Dir, Handles, home};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Name;
 
@@ -52,7 +52,7 @@ pub fn device_journal(
 /// relative path is ignored.
 pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     let named = named.filter(|path| path.is_absolute());
-    let state = named.or_else(|| Some(home_directory()?.join(".local/state")));
+    let state = named.or_else(|| Some(home::own()?.join(".local/state")));
     match state {
         Some(state) => Ok(state.join("fastcp")),
         None => {

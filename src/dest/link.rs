@@ -17,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::own_names::random_name;
-use super::temporary::Temporary;
+use super::temporary::{Temporary, same_file};
 use super::{
     EntrySlot, Placement, Rules, commit, existing, hints, own_names, space, sync_directory,
     times_of,
@@ -208,10 +208,6 @@ fn keep(first: &EntrySlot, slot: &EntrySlot, rules: &Rules) -> Result<Placement>
         }
         _ => Err(existing::stays(slot, rules)),
     }
-}
-
-fn same_file(one: &Stat, other: &Stat) -> bool {
-    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// True if hard links are not supported here or between these two, or if this file has too many.

@@ -12,15 +12,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat,
-};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat};
 use rustix::io::Errno;
 
 use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use super::{EntrySlot, hints};
+use crate::dir::is_ours;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::file_type;
 
 /// Attempts to find a name; each may meet a file that another process has just made or removed.
 const TRIES: usize = 16;
@@ -271,14 +269,8 @@ fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     removed
 }
 
-fn same_file(one: &Stat, other: &Stat) -> bool {
+pub(super) fn same_file(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-}
-
-fn is_ours(stat: &Stat) -> bool {
-    file_type(stat) == FileType::RegularFile
-        && stat.st_uid == rustix::process::geteuid().as_raw()
-        && stat.st_nlink == 1
 }
 
 /// True if `cause` says that the file to remove does not exist any more; else an error.

@@ -7,24 +7,18 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use nix::unistd::User;
 use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::EntrySlot;
-use crate::dir::{Confine, Dir, Handles, Outside};
+use crate::dir::{Confine, Dir, Handles, Outside, home};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, NotAName, file_type};
 
 /// Symbolic links that are followed in a row: as many as the kernel follows.
 const LINKS_MAX: usize = 40;
-
-/// How long the user database may take to answer.
-const GETENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The entry at the end of a path.
 pub(super) enum FoundPath {
@@ -236,9 +230,9 @@ pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
     let end = rest.iter().position(|&byte| byte == b'/');
     let (user, path) = rest.split_at(end.unwrap_or(rest.len()));
     let home = if user.is_empty() {
-        home_directory()
+        home::own()
     } else {
-        std::str::from_utf8(user).ok().and_then(home_of)
+        home::of(user)
     };
     let Some(home) = home else {
         let who = crate::units::printable(user);
@@ -253,51 +247,6 @@ pub(super) fn expand_tilde(typed: &[u8]) -> Result<PathBuf> {
     let mut whole = home.into_os_string();
     whole.push(OsStr::from_bytes(path));
     Ok(whole.into())
-}
-
-/// This user's home directory: `HOME`, else the one in the user database.
-pub fn home_directory() -> Option<PathBuf> {
-    match std::env::var_os("HOME") {
-        Some(home) if !home.is_empty() => Some(home.into()),
-        _ => match User::from_uid(nix::unistd::getuid()) {
-            Ok(Some(user)) => Some(user.dir),
-            _ => getent(&nix::unistd::getuid().to_string()),
-        },
-    }
-}
-
-fn home_of(user: &str) -> Option<PathBuf> {
-    match User::from_name(user) {
-        Ok(Some(user)) => Some(user.dir),
-        _ => getent(user),
-    }
-}
-
-/// Asks `getent`: a static binary reads only /etc/passwd and cannot ask a directory service.
-fn getent(user: &str) -> Option<PathBuf> {
-    if user.starts_with('-') {
-        return None;
-    }
-    let mut child = Command::new("getent")
-        .args(["passwd", user])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let deadline = Instant::now() + GETENT_TIMEOUT;
-    // A line of passwd fits into the pipe, so the child can exit before the line is read.
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let line = child.wait_with_output().ok()?.stdout;
-    let home = line.split(|&byte| byte == b':').nth(5)?;
-    (!home.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(home)))
 }
 
 #[cfg(test)]
@@ -334,11 +283,11 @@ mod tests {
 
     #[test]
     fn a_tilde_is_a_home_only_where_a_shell_would_say_so() {
-        let home = home_directory().unwrap();
+        let home = home::own().unwrap();
         let of = |typed: &str| expand_tilde(typed.as_bytes()).unwrap();
         assert_eq!(of("~"), home);
         assert_eq!(of("~/x/"), home.join("x/"));
-        assert_eq!(of("~root/x"), home_of("root").unwrap().join("x"));
+        assert_eq!(of("~root/x"), home::of(b"root").unwrap().join("x"));
         assert_eq!(of("a/~"), Path::new("a/~"));
         let unknown = expand_tilde(b"~nobody-of-this-name/x").unwrap_err();
         assert_eq!(unknown.kind, Kind::Usage);

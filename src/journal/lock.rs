@@ -8,14 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat};
+use rustix::fs::{FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat};
 use rustix::io::Errno;
 
 use super::record::{Hash, JournalUserKey};
 use super::{past, process};
-use crate::dir::Dir;
+use crate::dir::{Dir, is_ours};
 use crate::error::{Error, Result};
-use crate::manifest::file_type;
 use crate::units::printable;
 
 /// A journal touched this recently belongs to a process that hears from its client: it touches the
@@ -89,13 +88,6 @@ pub(super) fn take(
         }
     }
     Err(Error::busy(waiting.path))
-}
-
-/// True for a regular file of this user with one name.
-pub(super) fn is_ours(stat: &Stat) -> bool {
-    file_type(stat) == FileType::RegularFile
-        && stat.st_uid == rustix::process::geteuid().as_raw()
-        && stat.st_nlink == 1
 }
 
 /// Ensures that only this user can write records that are trusted. Empties a file that others could

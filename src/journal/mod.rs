@@ -65,7 +65,7 @@ use rustix::fs::{
 
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
-use crate::dir::Dir;
+use crate::dir::{Dir, is_ours};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Timestamp};
 
@@ -92,12 +92,12 @@ impl JournalPlace {
     /// The hash of the roots in the copy that left a journal here, if this user made that copy.
     pub fn roots(&self, user: &JournalUserKey) -> Option<Hash> {
         let stat = self.dir.stat(&self.name).ok()?;
-        if !lock::is_ours(&stat) {
+        if !is_ours(&stat) {
             return None;
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = File::from(self.dir.open(&self.name, flags, Mode::empty()).ok()?);
-        if !fstat(&file).is_ok_and(|stat| lock::is_ours(&stat)) {
+        if !fstat(&file).is_ok_and(|stat| is_ours(&stat)) {
             return None;
         }
         past::last_session(&file, user).map(|(session, _)| session.roots)

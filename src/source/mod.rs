@@ -4,7 +4,6 @@
 pub mod broadcast;
 pub mod device;
 pub mod found;
-pub mod home;
 pub mod operand;
 pub mod operand_path;
 pub mod pack;

@@ -4,9 +4,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::pattern;
+use crate::dir::home;
 use crate::manifest::{Name, Root};
-
-use super::{home, pattern};
 
 /// True if a server may send an entry called `name` for the operand `typed`. The server expands
 /// patterns, so the client compares the names that it sends with what the user typed.
