@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::manifest::Totals;
 
@@ -335,7 +335,7 @@ impl Progress {
     /// Resets the counters for a session that continues the copy. True if the ended session got
     /// further than the ones before it.
     pub fn begin_again(&self) -> bool {
-        let mut former = self.lock_former();
+        let mut former = self.former.lock();
         let now = self.together(&former);
         let is_further = now.done_bytes > former.done_bytes || now.files > former.files;
         *former = Former {
@@ -378,10 +378,6 @@ impl Progress {
         }
     }
 
-    fn lock_former(&self) -> MutexGuard<'_, Former> {
-        self.former.lock()
-    }
-
     pub fn snapshot(&self) -> Snapshot {
         const PHASES: [Phase; 6] = [
             Phase::Connecting,
@@ -392,7 +388,7 @@ impl Progress {
             Phase::Done,
         ];
         // Held, so that all counters are read in the same session.
-        let former = self.lock_former();
+        let former = self.former.lock();
         let together = self.together(&former);
         let (session, frames) = (&self.session, &self.frames);
         Snapshot {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 /// Tasks and threads wait here for free bytes.
@@ -31,7 +31,7 @@ impl Room {
 
     /// None if too few bytes are free.
     pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
-        self.take_from(&mut self.free(), bytes)
+        self.take_from(&mut self.free.lock(), bytes)
     }
 
     pub(super) async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
@@ -48,7 +48,7 @@ impl Room {
 
     /// For threads outside the runtime.
     pub(super) fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
-        let mut free = self.free();
+        let mut free = self.free.lock();
         loop {
             if let Some(share) = self.take_from(&mut free, bytes) {
                 return share;
@@ -66,15 +66,11 @@ impl Room {
             room: self.clone(),
         })
     }
-
-    fn free(&self) -> MutexGuard<'_, usize> {
-        self.free.lock()
-    }
 }
 
 impl Drop for RoomShare {
     fn drop(&mut self) {
-        *self.room.free() += self.bytes;
+        *self.room.free.lock() += self.bytes;
         self.room.for_threads.notify_all();
         self.room.for_tasks.notify_waiters();
     }

@@ -90,7 +90,7 @@ impl OwnName {
         let mut held = current.lock();
         let place = (dir.identity(), name.to_owned());
         {
-            let mut in_use = in_use();
+            let mut in_use = IN_USE.lock();
             if in_use.contains_key(&place) {
                 return None;
             }
@@ -99,7 +99,7 @@ impl OwnName {
         let opened = open();
         if opened.is_err() {
             // The file that exists there, if any, is not this process's.
-            in_use().remove(&place);
+            IN_USE.lock().remove(&place);
             held.clear();
         }
         drop(held);
@@ -140,7 +140,7 @@ impl OwnName {
 impl Drop for OwnName {
     fn drop(&mut self) {
         let name = self.current.lock();
-        in_use().remove(&(self.dir, name.clone()));
+        IN_USE.lock().remove(&(self.dir, name.clone()));
     }
 }
 
@@ -158,7 +158,7 @@ impl LockedName<'_> {
 
     /// Notes that the file has got another name.
     pub(super) fn set(&mut self, name: OsString) {
-        let mut in_use = in_use();
+        let mut in_use = IN_USE.lock();
         in_use.remove(&(self.dir, self.name.clone()));
         let place = (self.dir, name.clone());
         in_use.insert(place, Holder::Partial(self.cell.clone()));
@@ -172,14 +172,14 @@ pub struct JournalName(NamePlace);
 impl JournalName {
     pub fn reserve(dir: &Arc<Dir>, name: &OsStr) -> JournalName {
         let place = (dir.identity(), name.to_owned());
-        in_use().insert(place.clone(), Holder::Journal);
+        IN_USE.lock().insert(place.clone(), Holder::Journal);
         JournalName(place)
     }
 }
 
 impl Drop for JournalName {
     fn drop(&mut self) {
-        in_use().remove(&self.0);
+        IN_USE.lock().remove(&self.0);
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) fn make_way(slot: &EntrySlot) -> Result<()> {
     }
     note_entry(slot);
     let cell = {
-        let in_use = in_use();
+        let in_use = IN_USE.lock();
         match in_use.get(&place_of(slot)) {
             Some(Holder::Partial(name)) => name.clone(),
             Some(Holder::Journal) => return Err(is_taken(slot)),
@@ -284,7 +284,7 @@ pub(super) fn while_unused<T>(slot: &EntrySlot, rename: impl FnOnce() -> T) -> O
     if !is_own_name(slot.name.as_bytes()) {
         return Some(rename());
     }
-    let in_use = in_use();
+    let in_use = IN_USE.lock();
     match in_use.contains_key(&place_of(slot)) {
         true => None,
         false => Some(rename()),
@@ -303,10 +303,6 @@ fn is_taken(slot: &EntrySlot) -> Error {
         false => "is the partial file of another fastcp; copy this file after that copy has ended",
     };
     Error::new(Kind::Busy, Side::Dest, message).at(slot.path())
-}
-
-fn in_use() -> MutexGuard<'static, BTreeMap<NamePlace, Holder>> {
-    IN_USE.lock()
 }
 
 #[cfg(test)]

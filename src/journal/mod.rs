@@ -52,7 +52,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 pub use lock::WaitForLock;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use past::Past;
 pub use past::{Trust, UnfinishedFile};
 use record::{
@@ -228,7 +228,7 @@ impl Journal {
     /// Cuts the file after the last whole record, or down to a new header.
     fn cut(&mut self, header: Option<record::Record>) -> std::io::Result<()> {
         let Some(header) = header else {
-            let whole = self.past().records * LEN as u64;
+            let whole = self.past.lock().records * LEN as u64;
             return self.file.set_len(whole);
         };
         self.file.set_len(0)?;
@@ -319,14 +319,14 @@ impl Journal {
 
     /// Removes and returns the record of an unfinished file with this path.
     pub fn take_begun(&self, path: &Hash) -> Option<UnfinishedFile> {
-        self.past().begun.remove(path)
+        self.past.lock().begun.remove(path)
     }
 
     /// The record of a finished file with this path, and how far its content may be trusted without
     /// reading it, if the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, Trust)> {
         let (index, trust) = {
-            let past = self.past();
+            let past = self.past.lock();
             let index = *past.finished.get(path)?;
             (index, past.trust(index, dev == self.identity.0))
         };
@@ -340,13 +340,13 @@ impl Journal {
     /// written during this boot and to this mount, on which the journal lies too.
     pub fn trusts(&self, begun: &UnfinishedFile) -> bool {
         let is_here = begun.file.inode.dev == self.identity.0;
-        self.past().trust(begun.first, is_here) >= Trust::OfBoot
+        self.past.lock().trust(begun.first, is_here) >= Trust::OfBoot
     }
 
     /// Ranges of the file that need not be read again: earlier sessions of this command wrote them,
     /// or read them and found them to match.
     pub fn certain(&self, begun: &UnfinishedFile) -> RangeSet {
-        let since = self.past().since_run.max(begun.first);
+        let since = self.past.lock().since_run.max(begun.first);
         let mut certain = RangeSet::new();
         if begun.file.inode.dev != self.identity.0 || since > begun.last {
             return certain;
@@ -377,12 +377,12 @@ impl Journal {
 
     /// Forgets the record of a finished file.
     pub fn forget_finished(&self, path: &Hash) {
-        self.past().finished.remove(path);
+        self.past.lock().finished.remove(path);
     }
 
     /// The record of the directory with this path, if this copy has made it or made it writable.
     pub fn directory_before(&self, path: &Hash) -> Option<MadeDirectory> {
-        let index = *self.past().directories.get(path)?;
+        let index = *self.past.lock().directories.get(path)?;
         match self.record(index)? {
             RecordBody::Directory(directory) if directory.path == *path => Some(directory),
             _ => None,
@@ -413,18 +413,18 @@ impl Journal {
 
     /// True if earlier sessions have begun or finished the file with this path.
     pub fn knows(&self, path: &Hash) -> bool {
-        let past = self.past();
+        let past = self.past.lock();
         past.begun.contains_key(path) || past.finished.contains_key(path)
     }
 
     /// True if earlier sessions have finished any file.
     pub fn has_finished(&self) -> bool {
-        !self.past().finished.is_empty()
+        !self.past.lock().finished.is_empty()
     }
 
     /// Recorded bytes of unfinished files.
     pub fn begun_bytes(&self) -> u64 {
-        let past = self.past();
+        let past = self.past.lock();
         let unfinished = past.begun.values();
         let unfinished = unfinished.filter(|begun| !past.finished.contains_key(&begun.file.path));
         unfinished.fold(0, |sum: u64, begun| sum.saturating_add(begun.bytes))
@@ -470,10 +470,6 @@ impl Journal {
         self.broken.store(true, Relaxed);
         // On a file system without locks this fails, and nothing has to be unlocked.
         let _ = flock(&self.file, FlockOperation::Unlock);
-    }
-
-    fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock()
     }
 }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::control::Outgoing;
 use crate::digest::Digest;
@@ -158,7 +158,7 @@ impl DigestList {
     /// Starts the list again for another session, which lists all files, because a source may have
     /// changed.
     pub fn begin_again(&self) {
-        *self.links() = Links::default();
+        *self.links.lock() = Links::default();
         if let Out::File(lines) = &mut *self.out.lock() {
             lines.begin_again();
         }
@@ -172,13 +172,13 @@ impl DigestList {
                 waiting: 0,
                 had_last: false,
             };
-            self.links().firsts.insert(entry.id, first);
+            self.links.lock().firsts.insert(entry.id, first);
         }
     }
 
     /// Notes that `link` will be a further name of `first`.
     pub fn add_link(&self, link: &Entry, first: EntryId, listed: ListedPath) {
-        let mut links = self.links();
+        let mut links = self.links.lock();
         if let Some(first) = links.firsts.get_mut(&first) {
             first.waiting = first.waiting.saturating_add(1);
             first.had_last |= link.links <= 1;
@@ -189,7 +189,7 @@ impl DigestList {
     /// Lists the further names among these entries, which are in place now. Their first names were
     /// in place before.
     pub fn links_placed(&self, entries: Range<EntryId>) {
-        let mut links = self.links();
+        let mut links = self.links.lock();
         let placed: Vec<EntryId> = links.waiting.range(entries).map(|(&id, _)| id).collect();
         for id in placed {
             let Some((listed, first)) = links.waiting.remove(&id) else {
@@ -205,10 +205,6 @@ impl DigestList {
             }
             self.add(&listed, &digest);
         }
-    }
-
-    fn links(&self) -> MutexGuard<'_, Links> {
-        self.links.lock()
     }
 
     /// Blocks while more lines wait for the disk than `QUEUE_BYTES`, unless `is_over` or the list

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -67,14 +67,14 @@ impl Inband {
 
     /// Sends nothing on it before it is offered: other connections have a head start.
     pub fn hold(&self) {
-        self.held().holds = true;
+        self.hold.lock().holds = true;
     }
 
     /// If this end receives, lets the other end send on it. Otherwise starts to send, if the other
     /// end has allowed it. Further calls change nothing.
     pub fn offer(&self) {
         let link = {
-            let mut hold = self.held();
+            let mut hold = self.hold.lock();
             hold.holds = false;
             hold.link.take()
         };
@@ -99,7 +99,7 @@ impl Inband {
                 let (sending, link) = sending(self.control.clone());
                 sending.credit(bytes);
                 *end = InbandEnds::Sending(sending);
-                let mut hold = self.held();
+                let mut hold = self.hold.lock();
                 match hold.holds {
                     true => hold.link = Some(link),
                     false => self.hand_on(link),
@@ -128,10 +128,6 @@ impl Inband {
             expected: None,
             fate: None,
         });
-    }
-
-    fn held(&self) -> MutexGuard<'_, HeldConnection> {
-        self.hold.lock()
     }
 }
 

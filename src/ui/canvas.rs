@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Arc;
 
 use indicatif::TermLike;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::terminal::{COLUMNS_MAX, Size};
 use super::view::columns;
@@ -40,19 +40,15 @@ struct Drawing {
 }
 
 impl Canvas {
-    fn drawing(&self) -> MutexGuard<'_, Drawing> {
-        self.0.lock()
-    }
-
     /// Sets the most lines to draw, since lines that have scrolled away could not be erased.
     pub(super) fn set_rows(&self, rows: usize) {
-        self.drawing().rows = rows;
+        self.0.lock().rows = rows;
     }
 
     /// The output that replaces the lines on the terminal with those of the last draw, and puts
     /// printed lines above them. No line may be as wide as the terminal.
     pub(super) fn show(&self, size: Size) -> String {
-        let drawing = &mut *self.drawing();
+        let drawing = &mut *self.0.lock();
         let above = std::mem::take(&mut drawing.above);
         if drawing.shown.is_empty() && drawing.lines.is_empty() {
             return above;
@@ -90,7 +86,7 @@ impl Canvas {
 
     #[cfg(test)]
     pub(super) fn lines(&self) -> Vec<String> {
-        self.drawing().lines.clone()
+        self.0.lock().lines.clone()
     }
 }
 
@@ -103,7 +99,7 @@ impl TermLike for Canvas {
     }
 
     fn height(&self) -> u16 {
-        self.drawing().rows.try_into().unwrap_or(u16::MAX)
+        self.0.lock().rows.try_into().unwrap_or(u16::MAX)
     }
 
     fn move_cursor_up(&self, _: usize) -> io::Result<()> {
@@ -128,18 +124,18 @@ impl TermLike for Canvas {
     }
 
     fn write_str(&self, text: &str) -> io::Result<()> {
-        self.drawing().writes.push(text.to_owned());
+        self.0.lock().writes.push(text.to_owned());
         Ok(())
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.drawing().lines.pop();
+        self.0.lock().lines.pop();
         Ok(())
     }
 
     /// Ends a draw.
     fn flush(&self) -> io::Result<()> {
-        let drawing = &mut *self.drawing();
+        let drawing = &mut *self.0.lock();
         for line in drawing.lines.drain(..) {
             drawing.above.push_str(&line);
             drawing.above.push('\n');
