@@ -168,6 +168,23 @@ pub struct Entry {
     pub extensions: Vec<Extension>,
 }
 
+impl Timestamp {
+    pub fn mtime(stat: &Stat) -> Self {
+        let (s, ns) = (stat.st_mtime, stat.st_mtime_nsec as u32);
+        Timestamp { s, ns }
+    }
+
+    pub fn ctime(stat: &Stat) -> Self {
+        let (s, ns) = (stat.st_ctime, stat.st_ctime_nsec as u32);
+        Timestamp { s, ns }
+    }
+
+    pub fn atime(stat: &Stat) -> Self {
+        let (s, ns) = (stat.st_atime, stat.st_atime_nsec as u32);
+        Timestamp { s, ns }
+    }
+}
+
 impl Entry {
     /// An empty entry of root, without times, permissions or a place on a disk.
     pub fn new(id: EntryId, parent: EntryId, name: Name, kind: EntryKind) -> Self {
@@ -215,18 +232,9 @@ impl Entry {
             gid: stat.st_gid,
             size,
             allocated: stat.st_blocks as u64 * 512,
-            mtime: Timestamp {
-                s: stat.st_mtime,
-                ns: stat.st_mtime_nsec as u32,
-            },
-            atime: Timestamp {
-                s: stat.st_atime,
-                ns: stat.st_atime_nsec as u32,
-            },
-            ctime: Timestamp {
-                s: stat.st_ctime,
-                ns: stat.st_ctime_nsec as u32,
-            },
+            mtime: Timestamp::mtime(stat),
+            atime: Timestamp::atime(stat),
+            ctime: Timestamp::ctime(stat),
             dev: stat.st_dev,
             ino: stat.st_ino,
             links: stat.st_nlink,
@@ -305,14 +313,8 @@ impl Identity {
             dev: stat.st_dev,
             ino: stat.st_ino,
             size: stat.st_size as u64,
-            mtime: Timestamp {
-                s: stat.st_mtime,
-                ns: stat.st_mtime_nsec as u32,
-            },
-            ctime: Timestamp {
-                s: stat.st_ctime,
-                ns: stat.st_ctime_nsec as u32,
-            },
+            mtime: Timestamp::mtime(stat),
+            ctime: Timestamp::ctime(stat),
         }
     }
 }

@@ -34,10 +34,7 @@ impl ExistingEntry {
             size: stat.st_size as u64,
             dev: stat.st_dev,
             ino: stat.st_ino,
-            mtime: Timestamp {
-                s: stat.st_mtime,
-                ns: stat.st_mtime_nsec as u32,
-            },
+            mtime: Timestamp::mtime(stat),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use rustix::fs::Stat;
 
 use super::spot::WalkSpot;
-use crate::manifest::{EntryId, LINKED_BYTES_MAX, linked_weight};
+use crate::manifest::{EntryId, LINKED_BYTES_MAX, Timestamp, linked_weight};
 
 /// Further names that may wait, about 300 bytes each. Each may keep a directory open at the
 /// receiver.
@@ -31,7 +31,7 @@ pub(super) struct FirstNames {
 struct WalkedName {
     entry: EntryId,
     size: i64,
-    mtime: (i64, u32),
+    mtime: Timestamp,
     weight: u32,
     /// Names seen so far, including this one.
     seen: u32,
@@ -39,12 +39,8 @@ struct WalkedName {
 
 impl WalkedName {
     fn is_of(&self, stat: &Stat) -> bool {
-        (self.size, self.mtime) == (stat.st_size, mtime(stat))
+        (self.size, self.mtime) == (stat.st_size, Timestamp::mtime(stat))
     }
-}
-
-fn mtime(stat: &Stat) -> (i64, u32) {
-    (stat.st_mtime, stat.st_mtime_nsec as u32)
 }
 
 /// A name of a file that was announced under another name.
@@ -124,7 +120,7 @@ impl FirstNames {
         let first = WalkedName {
             entry,
             size: stat.st_size,
-            mtime: mtime(stat),
+            mtime: Timestamp::mtime(stat),
             weight: weight as u32,
             seen: 1,
         };
