@@ -282,12 +282,8 @@ impl RouteChooser<'_> {
                 self.notes.failed(route, NO_ANSWER);
             }
             if route == Route::Reverse && running.has(route) {
-                let nowhere = Listen {
-                    addresses: Vec::new(),
-                    port: 0,
-                };
                 // The reader reports a lost connection.
-                let _ = self.control.send(Message::Dial(nowhere)).await;
+                let _ = self.control.send(Message::Dial(Listen::nowhere())).await;
             }
             running.stop(route);
             self.connection_set.end(route);

@@ -73,13 +73,6 @@ pub fn label(notes: &Notes, account: &ProgressReport) -> String {
     }
 }
 
-fn nowhere() -> Listen {
-    Listen {
-        addresses: Vec::new(),
-        port: 0,
-    }
-}
-
 impl RelayRoutes<'_> {
     /// Keeps up connections until it is dropped.
     pub async fn run(
@@ -163,7 +156,7 @@ impl RelayRoutes<'_> {
         loop {
             tokio::select! {
                 heard = &mut at_receiver, if receiver_at.is_none() => {
-                    let at = heard.unwrap_or_else(|_| nowhere());
+                    let at = heard.unwrap_or_else(|_| Listen::nowhere());
                     choice.heard(self.opened_at.elapsed());
                     looks_up_at = Instant::now() + LOOK_UP_AFTER;
                     self.tell(Route::Direct, &at).await;
@@ -171,7 +164,7 @@ impl RelayRoutes<'_> {
                     receiver_at = Some(at);
                 }
                 heard = &mut at_sender, if sender_at.is_none() => {
-                    sender_at = Some(heard.unwrap_or_else(|_| nowhere()));
+                    sender_at = Some(heard.unwrap_or_else(|_| Listen::nowhere()));
                 }
                 _ = ticks.tick() => {}
             }
@@ -313,7 +306,7 @@ impl RelayRoutes<'_> {
         };
         if was_told {
             let (dialler, _) = self.parties(other);
-            let _ = dialler.send(Message::Dial(nowhere())).await;
+            let _ = dialler.send(Message::Dial(Listen::nowhere())).await;
         }
     }
 

@@ -157,5 +157,14 @@ pub struct Listen {
     pub port: u16,
 }
 
+impl Listen {
+    pub fn nowhere() -> Listen {
+        Listen {
+            addresses: Vec::new(),
+            port: 0,
+        }
+    }
+}
+
 /// More addresses of one host than are worth trying.
 pub const ADDRESSES_MAX: usize = 8;
