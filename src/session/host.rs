@@ -315,9 +315,7 @@ pub fn on_enough(enough: impl Fn() + Send + Sync + 'static) {
 /// Ignores SIGUSR1. A server has no user to inform, and a signal to all processes called fastcp
 /// must not end it.
 pub fn ignore_status_signal() {
-    use nix::sys::signal::{SigHandler, Signal};
-    // SAFETY: ignoring a signal installs no handler that could run.
-    let _ = unsafe { nix::sys::signal::signal(Signal::SIGUSR1, SigHandler::SigIgn) };
+    let _ = ssh::ignore_status_signal();
 }
 
 fn is_ignored(signal: i32) -> bool {
