@@ -2,6 +2,7 @@
 //! `--no-clobber`. The same content is success, other content is refused; neither is touched.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
@@ -59,7 +60,7 @@ pub fn same_content(slot: &EntrySlot, content: &[u8]) -> Result<bool> {
             Ok(()) if found == step => {}
             Ok(()) => return Ok(false),
             // The file has become shorter since the check.
-            Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
             Err(cause) => return Err(slot.unreadable(cause)),
         }
     }
@@ -82,7 +83,7 @@ pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {
                 hasher.update(&step[..len]);
                 offset += len as u64;
             }
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
             Err(cause) => return Err(slot.unreadable(cause)),
         }
     }
@@ -103,23 +104,33 @@ fn open(slot: &EntrySlot) -> Result<Option<(File, u64)>> {
         Some(stat) if file_type(&stat) == FileType::RegularFile => {}
         _ => return Ok(None),
     }
+    let failed = |cause| Error {
+        kind: Kind::Refused,
+        ..slot.error("cannot read the existing file (--no-clobber)", cause)
+    };
+    let opened = open_checked(slot, failed)?;
+    Ok(opened.map(|(file, stat)| (file, stat.st_size as u64)))
+}
+
+/// Opens the regular file at `slot`, which the caller has checked. None if it was removed or
+/// replaced since the check. `failed` makes the error for a file that cannot be opened.
+pub(super) fn open_checked(
+    slot: &EntrySlot,
+    failed: impl FnOnce(io::Error) -> Error,
+) -> Result<Option<(File, Stat)>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let fd = match slot.dir.open(slot.name.as_os_str(), flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(cause) => {
             return match Errno::from_io_error(&cause) {
-                // Removed or replaced since the check.
                 Some(Errno::NOENT | Errno::LOOP) => Ok(None),
-                _ => Err(Error {
-                    kind: Kind::Refused,
-                    ..slot.error("cannot read the existing file (--no-clobber)", cause)
-                }),
+                _ => Err(failed(cause)),
             };
         }
     };
     let stat = fstat(&fd).map_err(|cause| slot.unreadable(cause))?;
     let is_file = file_type(&stat) == FileType::RegularFile;
-    Ok(is_file.then(|| (File::from(fd), stat.st_size as u64)))
+    Ok(is_file.then(|| (File::from(fd), stat)))
 }
 
 #[cfg(test)]

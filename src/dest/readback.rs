@@ -4,18 +4,17 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fstat, seek};
+use rustix::fs::{SeekFrom, Stat, seek};
 use rustix::io::Errno;
 
-use super::{EntrySlot, ExistingEntry};
+use super::{EntrySlot, ExistingEntry, existing};
 use crate::cache;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::manifest::file_type;
 
 /// Bytes of a whole file that are read and hashed at a time.
 const STEP: u64 = 1 << 20;
@@ -50,22 +49,12 @@ impl Readback {
     /// # Errors
     /// If the file cannot be opened.
     pub fn of_standing(slot: &EntrySlot, expected: &ExistingEntry) -> Result<Option<Readback>> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let opened = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
-        let fd: OwnedFd = match opened {
-            Ok(fd) => fd,
-            Err(cause) => {
-                return match Errno::from_io_error(&cause) {
-                    // Removed or replaced since the check.
-                    Some(Errno::NOENT | Errno::LOOP) => Ok(None),
-                    _ => Err(slot.unreadable(cause)),
-                };
-            }
-        };
-        let stat = fstat(&fd).map_err(|cause| slot.unreadable(cause))?;
-        let is_it =
-            file_type(&stat) == FileType::RegularFile && ExistingEntry::of(&stat) == *expected;
-        Ok(is_it.then(|| Readback::new(File::from(fd), true)))
+        let failed = |cause| slot.unreadable(cause);
+        let opened = existing::open_checked(slot, failed)?;
+        let is_it = |(_, stat): &(File, Stat)| ExistingEntry::of(stat) == *expected;
+        Ok(opened
+            .filter(is_it)
+            .map(|(file, _)| Readback::new(file, true)))
     }
 
     fn new(file: File, is_own: bool) -> Readback {
