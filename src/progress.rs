@@ -111,9 +111,6 @@ pub struct Snapshot {
     pub totals: Option<Totals>,
     pub scanned_files: u64,
     pub scanned_bytes: u64,
-    /// Of this session, as is `skipped_bytes`.
-    pub bytes: u64,
-    pub skipped_bytes: u64,
     /// Content in place, sent or not. It never decreases from one snapshot to the next.
     pub done_bytes: u64,
     /// The part of `done_bytes` that was counted twice in this session because its source had
@@ -133,9 +130,7 @@ pub struct Snapshot {
     pub wire_bytes: u64,
     /// The part of `wire_bytes` that had been sent before.
     pub sent_again_bytes: u64,
-    pub raw_bytes: u64,
     pub files: u64,
-    pub failed: u64,
     pub special: u64,
     pub unlinked: u64,
     pub streams: u32,
@@ -396,8 +391,6 @@ impl Progress {
             totals: *self.totals.lock(),
             scanned_files: session.scanned_files.load(Relaxed),
             scanned_bytes: session.scanned_bytes.load(Relaxed),
-            bytes: session.bytes.load(Relaxed),
-            skipped_bytes: session.skipped_bytes.load(Relaxed),
             done_bytes: together.done_bytes,
             again_bytes: session.again_bytes.load(Relaxed),
             moved_bytes: together.moved_bytes,
@@ -410,9 +403,7 @@ impl Progress {
             damaged_bytes: session.damaged_bytes.load(Relaxed),
             wire_bytes: frames.wire_bytes.load(Relaxed),
             sent_again_bytes: frames.sent_again_bytes.load(Relaxed),
-            raw_bytes: frames.raw_bytes.load(Relaxed),
             files: together.files,
-            failed: session.failed.load(Relaxed),
             special: session.special.load(Relaxed),
             unlinked: session.unlinked.load(Relaxed),
             streams: self.streams.load(Relaxed),
