@@ -206,11 +206,6 @@ impl Tree {
         self.root
     }
 
-    /// Number of values in memory.
-    pub fn held(&self) -> usize {
-        self.nodes.len()
-    }
-
     fn add_node(&mut self, level: u32, first: u64, value: Digest) -> Added {
         if let Some(known) = self.find(level, first, value) {
             return known;

@@ -74,12 +74,6 @@ impl Claims {
         self.end
     }
 
-    /// Claims the one chunk at `offset`.
-    pub fn claim(&mut self, offset: u64) -> Result<Claim, NotAChunk> {
-        let rest = self.size.checked_sub(offset).ok_or(NotAChunk)?;
-        self.claim_range(offset, rest.min(self.chunk_size))
-    }
-
     /// Claims all chunks of a piece together: `len` bytes at `offset`, from the start of a chunk
     /// to the end of a chunk.
     ///
@@ -180,11 +174,6 @@ impl Claims {
         self.done.fragments()
     }
 
-    /// Pieces that are being written.
-    pub fn open_claims(&self) -> usize {
-        self.claimed.len()
-    }
-
     pub fn done_bytes(&self) -> u64 {
         self.done.iter().map(|chunks| self.bytes_of(chunks)).sum()
     }
@@ -220,13 +209,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Claims the one chunk at `offset`.
+    fn claim(claims: &mut Claims, offset: u64) -> Result<Claim, NotAChunk> {
+        let rest = claims.size.checked_sub(offset).ok_or(NotAChunk)?;
+        claims.claim_range(offset, rest.min(claims.chunk_size))
+    }
+
     #[test]
     fn a_second_copy_is_neither_written_nor_forgotten() {
         let mut claims = Claims::new(2500, 1000);
-        assert_eq!(claims.claim(2000), Ok(Claim::Yours));
-        assert_eq!(claims.claim(2000), Ok(Claim::Taken));
+        assert_eq!(claim(&mut claims, 2000), Ok(Claim::Yours));
+        assert_eq!(claim(&mut claims, 2000), Ok(Claim::Taken));
         assert_eq!(claims.done(2000), Ok(500));
-        assert_eq!(claims.claim(2000), Ok(Claim::Done));
+        assert_eq!(claim(&mut claims, 2000), Ok(Claim::Done));
         assert_eq!(claims.done(2000), Err(NotAChunk));
         assert_eq!(claims.done_bytes(), 500);
     }
@@ -234,10 +229,10 @@ mod tests {
     #[test]
     fn a_failed_write_makes_a_chunk_missing_again() {
         let mut claims = Claims::new(1000, 1000);
-        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        assert_eq!(claim(&mut claims, 0), Ok(Claim::Yours));
         claims.release(0).unwrap();
         assert!(!claims.is_complete());
-        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        assert_eq!(claim(&mut claims, 0), Ok(Claim::Yours));
         claims.done(0).unwrap();
         assert!(claims.is_complete());
     }
@@ -246,9 +241,9 @@ mod tests {
     fn a_file_is_not_complete_while_a_claim_is_open() {
         let mut claims = Claims::new(3000, 1000);
         claims.claim_range(0, 2000).unwrap();
-        claims.claim(2000).unwrap();
+        claim(&mut claims, 2000).unwrap();
         claims.done(2000).unwrap();
-        assert_eq!((claims.is_complete(), claims.open_claims()), (false, 1));
+        assert_eq!((claims.is_complete(), claims.claimed.len()), (false, 1));
         assert_eq!(claims.done(0), Ok(2000));
         assert_eq!((claims.is_complete(), claims.done_bytes()), (true, 3000));
         assert!(Claims::new(0, 1000).is_complete());
@@ -276,9 +271,9 @@ mod tests {
                 "{offset} {len}"
             );
         }
-        assert_eq!(claims.claim(u64::MAX), Err(NotAChunk));
+        assert_eq!(claim(&mut claims, u64::MAX), Err(NotAChunk));
         let last = u64::MAX - ((1 << 20) - 1);
-        assert_eq!(claims.claim(last), Ok(Claim::Yours));
+        assert_eq!(claim(&mut claims, last), Ok(Claim::Yours));
         assert_eq!(claims.done(last), Ok((1 << 20) - 1));
     }
 
@@ -286,12 +281,12 @@ mod tests {
     fn a_file_that_became_shorter_is_complete_without_what_is_beyond() {
         let mut claims = Claims::new(5500, 1000);
         claims.claim_range(1000, 2000).unwrap();
-        claims.claim(4000).unwrap();
+        claim(&mut claims, 4000).unwrap();
         claims.end_at(1500);
         claims.end_at(3000);
         assert_eq!(claims.end(), 1500);
-        assert_eq!(claims.claim(3000), Ok(Claim::Done));
-        assert_eq!(claims.claim(0), Ok(Claim::Yours));
+        assert_eq!(claim(&mut claims, 3000), Ok(Claim::Done));
+        assert_eq!(claim(&mut claims, 0), Ok(Claim::Yours));
         claims.done(0).unwrap();
         claims.done(1000).unwrap();
         assert!(!claims.is_complete(), "one is being written still");
@@ -348,7 +343,7 @@ mod tests {
                         model[slot as usize] = if done { 2 } else { 0 };
                     }
                 }
-                prop_assert_eq!(claims.open_claims(), open.len());
+                prop_assert_eq!(claims.claimed.len(), open.len());
                 prop_assert_eq!(claims.is_complete(), model.iter().all(|&state| state == 2));
             }
         }

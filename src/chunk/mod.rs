@@ -129,8 +129,4 @@ impl VerifiedChunk {
     pub fn data(&self) -> &[u8] {
         self.buffer.data()
     }
-
-    pub fn into_buffer(self) -> Buffer {
-        self.buffer
-    }
 }

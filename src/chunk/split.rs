@@ -70,18 +70,9 @@ impl Cut {
     }
 
     /// The next piece in the order of offsets, None at the end. A piece with any data is a `Range`
-    /// of about `most` bytes, from a grain to a chunk. Whole chunks without data are merged into
+    /// of about `most` bytes, from a grain to a chunk. Where all of it is data, it may have up to
+    /// `longest` bytes, a power of two from a chunk. Whole chunks without data are merged into
     /// `Zeros`.
-    pub fn next(
-        &mut self,
-        most: u64,
-        next_data: impl Fn(u64) -> Option<Range<u64>>,
-    ) -> Option<FilePiece> {
-        self.next_up_to(self.chunk_size, most, next_data)
-    }
-
-    /// As [`Cut::next`]; where all of it is data, the piece may have up to `longest` bytes, a power
-    /// of two from a chunk.
     pub fn next_up_to(
         &mut self,
         longest: u64,
@@ -264,9 +255,9 @@ mod tests {
         };
         let mut pieces = Vec::new();
         while !cut.is_done() {
-            pieces.extend(cut.next(u64::MAX, next_data));
+            pieces.extend(cut.next_up_to(chunk, u64::MAX, next_data));
         }
-        assert_eq!(cut.next(u64::MAX, next_data), None);
+        assert_eq!(cut.next_up_to(chunk, u64::MAX, next_data), None);
         pieces
     }
 

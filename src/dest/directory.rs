@@ -98,10 +98,6 @@ impl Directory {
         Ok(directory)
     }
 
-    pub fn dir(&self) -> &Arc<Dir> {
-        &self.dir
-    }
-
     /// False if it existed before the copy.
     pub fn made(&self) -> bool {
         self.made

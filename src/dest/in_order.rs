@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{Discard, PipeOutput, Reorder, SinkSpec};
+use super::{PipeOutput, Reorder, SinkSpec};
 use crate::chunk::VerifiedChunk;
 use crate::command::{Command, CommandRole};
 use crate::error::{Error, Kind, Result, Side};
@@ -28,7 +28,8 @@ pub struct OrderedSink {
 
 enum SinkKind {
     Ordered(Reorder),
-    Null(Discard),
+    /// /dev/null: chunks are dropped, in any order.
+    Null,
 }
 
 impl OrderedSink {
@@ -61,7 +62,7 @@ impl OrderedSink {
         };
         let body = match outlet {
             Some(outlet) => SinkKind::Ordered(Reorder::new(outlet, window)),
-            None => SinkKind::Null(Discard::default()),
+            None => SinkKind::Null,
         };
         Ok(OrderedSink {
             body,
@@ -89,8 +90,7 @@ impl OrderedSink {
                 let put = ordered.put(chunk, on_written);
                 put.map(drop).map_err(|error| self.cause_of(error))
             }
-            SinkKind::Null(sink) => {
-                sink.write(&chunk);
+            SinkKind::Null => {
                 on_written(&chunk);
                 Ok(())
             }

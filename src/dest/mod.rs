@@ -62,7 +62,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, file_type};
 
 pub use self::device_journal::device_journal;
-pub use self::discard::{Discard, is_sink};
+pub use self::discard::is_sink;
 pub use self::equal_names::{Spelling, spelling};
 pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays};
 pub use self::hints::is_append_only;

@@ -109,16 +109,6 @@ impl Reorder {
         Ok(Put::Taken)
     }
 
-    /// Bytes from the start whose write has returned.
-    pub fn written(&self) -> u64 {
-        self.state.lock().written
-    }
-
-    /// Chunks that wait for one before them.
-    pub fn waiting(&self) -> usize {
-        self.state.lock().waiting.len()
-    }
-
     /// Closes the outlet, so that the consumer sees the end; on stdout it sees that only when this
     /// process exits. Call this after the last `on_written`; a second call does nothing.
     ///

@@ -231,11 +231,6 @@ impl PipeTree {
         self.end + self.run(self.end)
     }
 
-    /// Number of values and byte pieces in memory.
-    pub fn held(&self) -> usize {
-        self.joined.len() + self.ahead.len() + self.frayed.len()
-    }
-
     /// The BLAKE3 of the pipe if it has `length` bytes. None if it has fewer or more so far.
     pub fn root(&self, length: u64) -> Option<Digest> {
         if self.end() != length || !self.ahead.is_empty() {

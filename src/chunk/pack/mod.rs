@@ -47,9 +47,6 @@ const BY_COLUMNS: u32 = 1 << 31;
 /// Room after a full pack, reserved for the seal's tag and the growth by a codec.
 const SPARE: usize = TAILROOM / 2;
 
-/// The most bytes of a pack: its files may grow between planning and sending.
-pub const PACK_MAX: usize = CHUNK_SIZE + TAILROOM - SPARE;
-
 #[derive(Serialize, Deserialize)]
 struct MemberRow {
     entry: Entry,
@@ -92,19 +89,6 @@ impl PackPlan {
         self.members += 1;
         self.contents += size;
         self.table += RECORD_MAX + name_len;
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.members == 0
-    }
-
-    pub fn members(&self) -> usize {
-        self.members
-    }
-
-    /// Bytes of content.
-    pub fn contents(&self) -> u64 {
-        self.contents
     }
 }
 
