@@ -31,6 +31,6 @@ pub mod tuning;
 
 pub use permit::{Permit, PermittedAccess};
 pub use request::{
-    Bottleneck, Compress, CopyOptions, EndKind, FAILURES_MAX, Host, Operand, Outcome, Ports,
-    Request, Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict,
+    Bottleneck, Compress, CopyOptions, EndKind, Host, Operand, Outcome, Ports, Request, Retry,
+    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict,
 };

@@ -158,12 +158,6 @@ impl Request {
         }
     }
 
-    /// True if one of the ends can be read or written only once.
-    pub fn is_stream(&self) -> bool {
-        let mut operands = std::iter::once(&self.dest).chain(&self.sources);
-        operands.any(|operand| operand.what != EndKind::Path)
-    }
-
     /// All destinations, as they were typed.
     pub fn dests(&self) -> impl Iterator<Item = &Operand> {
         std::iter::once(&self.dest).chain(&self.also)
@@ -205,7 +199,7 @@ impl Request {
 pub struct Outcome {
     /// Set if the session ended before its work was done; outranks `failures`.
     pub fatal: Option<Error>,
-    /// One per failed entry, at most [`FAILURES_MAX`].
+    /// One per failed entry, at most [`FAILURES_MAX`](crate::pipeline::failures::FAILURES_MAX).
     pub failures: Vec<Error>,
     /// Failures beyond these.
     pub more_failures: u64,
@@ -224,9 +218,6 @@ pub struct Outcome {
     /// What limited the copy; None if it was incomplete or copied nothing.
     pub verdict: Option<Verdict>,
 }
-
-/// Failures kept for the summary; further ones are only counted.
-pub const FAILURES_MAX: usize = 10_000;
 
 impl Outcome {
     /// The process's exit code. A session's failure outranks those of entries. If all failed

@@ -41,8 +41,6 @@ pub struct NamedSource {
     /// The directory's contents are meant, not the directory itself: typed with a trailing slash,
     /// or as `.`, `..` or `/`.
     pub contents: bool,
-    /// The user typed this exact name; no pattern matched it.
-    pub literal: bool,
     /// The status with links followed.
     pub stat: Stat,
     /// The directory in which it was found, if access is restricted to that directory.
@@ -138,10 +136,7 @@ fn expand_pattern(
                 let error = Error::new(Kind::Entry, Side::Source, message);
                 failed.push(error.at(&one.path));
             }
-            Ok(named) => found.push(NamedSource {
-                literal: one.literal,
-                ..named
-            }),
+            Ok(named) => found.push(named),
             Err(error) => failed.push(error),
         }
     }
@@ -276,7 +271,6 @@ fn examine(
         path: full,
         name,
         contents: ending != PathEnding::Name,
-        literal: true,
         stat,
         confine: lookup.confine.clone(),
     })
@@ -341,30 +335,30 @@ mod tests {
     fn what_is_typed_says_what_is_meant() {
         let (temp, lookup) = fixture();
         let own = temp.path().file_name().unwrap().as_bytes();
-        // typed, name, (directory, contents, literal)
-        type Meant = (bool, bool, bool);
+        // typed, name, (directory, contents)
+        type Meant = (bool, bool);
         let table: &[(&[u8], &[u8], Meant)] = &[
-            (b"file", b"file", (false, false, true)),
-            (b"filelink", b"filelink", (false, false, true)),
-            (b"file[1]", b"file[1]", (false, false, true)),
-            (b"f[i]le", b"file", (false, false, false)),
-            (b"dir", b"dir", (true, false, true)),
-            (b"dir//", b"dir", (true, true, true)),
-            (b"dirlink", b"dirlink", (true, false, true)),
-            (b"dir/in", b"in", (false, false, true)),
-            (b"d*r/in", b"in", (false, false, true)),
-            (b"di*r/", b"dir", (true, true, false)),
-            (b"dir/.", b"dir", (true, true, true)),
-            (b"dir/..", own, (true, true, true)),
-            (b"", own, (true, true, true)),
-            (b".", own, (true, true, true)),
-            (b"~", own, (true, false, true)),
-            (b"~/", own, (true, true, true)),
-            (b"~/dir", b"dir", (true, false, true)),
-            (b"/", b"root", (true, true, true)),
-            (b"~root", b"root", (true, false, true)),
+            (b"file", b"file", (false, false)),
+            (b"filelink", b"filelink", (false, false)),
+            (b"file[1]", b"file[1]", (false, false)),
+            (b"f[i]le", b"file", (false, false)),
+            (b"dir", b"dir", (true, false)),
+            (b"dir//", b"dir", (true, true)),
+            (b"dirlink", b"dirlink", (true, false)),
+            (b"dir/in", b"in", (false, false)),
+            (b"d*r/in", b"in", (false, false)),
+            (b"di*r/", b"dir", (true, true)),
+            (b"dir/.", b"dir", (true, true)),
+            (b"dir/..", own, (true, true)),
+            (b"", own, (true, true)),
+            (b".", own, (true, true)),
+            (b"~", own, (true, false)),
+            (b"~/", own, (true, true)),
+            (b"~/dir", b"dir", (true, false)),
+            (b"/", b"root", (true, true)),
+            (b"~root", b"root", (true, false)),
         ];
-        for (typed, wanted, (directory, contents, literal)) in table {
+        for (typed, wanted, (directory, contents)) in table {
             let shown = String::from_utf8_lossy(typed);
             let (found, failed) = expand(typed, &lookup, true);
             assert!(failed.is_empty(), "{shown}: {failed:?}");
@@ -372,7 +366,6 @@ mod tests {
             assert_eq!(found[0].name.as_bytes(), *wanted, "{shown}");
             assert_eq!(found[0].is_directory(), *directory, "{shown}");
             assert_eq!(found[0].contents, *contents, "{shown}");
-            assert_eq!(found[0].literal, *literal, "{shown}");
             assert!(may_be_named(typed, &found[0].name), "{shown}");
         }
     }

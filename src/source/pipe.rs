@@ -163,11 +163,6 @@ impl PipeSource {
         Ok(Filled { len, end })
     }
 
-    /// Bytes read so far.
-    pub fn read(&self) -> u64 {
-        self.read
-    }
-
     /// How many of `most` bytes may still be read.
     fn wanted(&self, most: usize) -> usize {
         match self.end {

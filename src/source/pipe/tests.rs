@@ -18,7 +18,7 @@ fn read_all(mut source: PipeSource) -> Result<Vec<u8>> {
         assert_eq!(filled.len, buffer.len());
         bytes.extend_from_slice(buffer.data());
         if filled.end {
-            assert_eq!(source.read(), bytes.len() as u64);
+            assert_eq!(source.read, bytes.len() as u64);
             return Ok(bytes);
         }
     }

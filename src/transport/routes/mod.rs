@@ -42,11 +42,6 @@ const _: () = assert!(STREAMS_MAX <= STREAMS_EACH);
 impl Route {
     pub const ALL: [Route; 4] = [Route::Direct, Route::Reverse, Route::Ssh, Route::Inband];
 
-    /// The index of this stream within its route.
-    pub const fn nth(stream: u16) -> u16 {
-        stream % STREAMS_EACH
-    }
-
     /// The number of the route's `nth` stream, of at most 256.
     pub const fn stream(self, nth: u16) -> u16 {
         self as u16 * STREAMS_EACH + nth % STREAMS_EACH
