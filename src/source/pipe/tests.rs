@@ -136,7 +136,7 @@ fn a_size_ends_what_never_ends_and_an_end_before_it_is_an_error() {
     let error = read_all(source).unwrap_err();
     assert_eq!(
         (error.kind, error.message.as_str()),
-        (Kind::Read, "ended after 5 of 6 bytes")
+        (Kind::Read, "ended after 5 of 6 bytes (--size)")
     );
 }
 

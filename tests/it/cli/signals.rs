@@ -220,7 +220,7 @@ fn a_second_signal_ends_far_commands_that_ignore_it(case: &Case) {
 fn after_one_signal_far_commands_have_time_to_end(case: &Case) {
     const HAS: Duration = Duration::from_secs(2);
     for attempt in 0..5 {
-        let done = case.scratch.path(&format!("done {attempt}"));
+        let done = case.scratch.path(format!("done {attempt}"));
         let tidy = |end: &str| {
             let done = done.display();
             format!("trap 'sleep 0.3; echo {end} >> \"{done}\"; exit' TERM; : > \"{done}.{end}\";")
