@@ -3,7 +3,7 @@
 //! stderr is passed on line by line. Its exit status decides whether the copy is complete.
 //!
 //! No command outlives this process. Dropping a [`Command`] terminates it (TERM, then KILL) and
-//! waits for it; a [`watchdog`](crate::command::watchdog) terminates it if this process is killed.
+//! waits for it; a [`watchdog`] terminates it if this process is killed.
 //! A consumer never sees a false end of data: its stdin is held open until [`Command::finish`]
 //! confirms that all data is written.
 

@@ -1,5 +1,5 @@
 //! The stages of a copy, with their threads, queues and back-pressure.
-//! [`send`](crate::pipeline::send) turns plans into frames, [`receive`](crate::pipeline::receive)
+//! [`send`] turns plans into frames, [`receive`]
 //! turns frames into files. A free connection takes the next frame.
 //!
 //! Three rules ensure that no two stages can wait for each other. No stage waits for a second
