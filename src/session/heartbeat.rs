@@ -300,7 +300,8 @@ impl HeartShared {
             && sender.frames.is_empty()
             && !looked.slow.is_empty()
         {
-            sender.scheduler.repeat(&looked.slow, looked.idle * REPEATS);
+            let most = looked.idle * REPEATS;
+            sender.scheduler.repeat(&looked.slow, &[], most);
         }
     }
 

@@ -230,8 +230,9 @@ impl TuningShared {
     fn hurry(&self, connection_set: &ConnectionSet) {
         let sender = &self.terms.sender;
         if sender.frames.is_empty() && sender.scheduler.is_all_taken() {
-            let (late, idle) = connection_set.late();
-            sender.scheduler.repeat(&late, idle);
+            let late = connection_set.late();
+            let (all, newest) = (&late.all, &late.newest);
+            sender.scheduler.repeat(all, newest, late.idle);
         }
     }
 

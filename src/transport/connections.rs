@@ -58,6 +58,17 @@ pub struct DeadConnections {
     pub slow: Vec<u16>,
 }
 
+/// Connections whose bytes an idle one would carry clearly sooner.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LateConnections {
+    /// Numbers of connections whose bytes in the kernel are late already.
+    pub all: Vec<u16>,
+    /// Those of which only the frame that is being written is late.
+    pub newest: Vec<u16>,
+    /// The number of idle connections.
+    pub idle: usize,
+}
+
 impl ConnectionSet {
     pub fn new(flow: Flow) -> Arc<ConnectionSet> {
         Arc::new(ConnectionSet {
@@ -332,9 +343,8 @@ impl ConnectionSet {
         !self.state.lock().live.is_empty()
     }
 
-    /// Connections whose bytes an idle one would carry clearly sooner, and the number of idle
-    /// ones.
-    pub fn late(&self) -> (Vec<u16>, usize) {
+    /// Connections whose bytes an idle one would carry clearly sooner.
+    pub fn late(&self) -> LateConnections {
         let (mut busy, mut idle) = (Vec::new(), Vec::new());
         for live in self.state.lock().live.values() {
             let Some(facts) = live.stats.kernel() else {
@@ -347,11 +357,21 @@ impl ConnectionSet {
                 busy.push((live.number, live.stats.rest(), facts));
             }
         }
-        let other = idle.iter().max_by_key(|facts| facts.rate);
-        let is_late =
-            |rest, facts: &KernelFacts| other.is_some_and(|other| is_late(facts, rest, other));
-        let late = busy.iter().filter(|(_, rest, facts)| is_late(*rest, facts));
-        (late.map(|(number, ..)| *number).collect(), idle.len())
+        let mut late = LateConnections {
+            idle: idle.len(),
+            ..LateConnections::default()
+        };
+        let Some(other) = idle.iter().max_by_key(|facts| facts.rate) else {
+            return late;
+        };
+        for (number, rest, facts) in busy {
+            if is_late(&facts, 0, other) {
+                late.all.push(number);
+            } else if is_late(&facts, rest, other) {
+                late.newest.push(number);
+            }
+        }
+        late
     }
 
     /// Time that connections spent waiting.

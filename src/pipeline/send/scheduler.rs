@@ -276,9 +276,9 @@ impl Scheduler {
     }
 
     /// Schedules unacknowledged chunks of these slow connections again, oldest first, at most
-    /// `most`, and each a few times at most. Does nothing while there is anything else to send.
-    /// Returns how many.
-    pub fn repeat(&self, slow: &[u16], most: usize) -> usize {
+    /// `most`, and each a few times at most; of the connections in `newest` only the newest chunk.
+    /// Does nothing while there is anything else to send. Returns how many.
+    pub fn repeat(&self, slow: &[u16], newest: &[u16], most: usize) -> usize {
         let mut state = self.state.lock();
         // Chunks that leave in order may all wait for one chunk. Otherwise planned chunks can
         // begin soon.
@@ -286,7 +286,7 @@ impl Scheduler {
         if state.has_work() || is_full {
             return 0;
         }
-        let count = state.chunks.repeat(slow, most);
+        let count = state.chunks.repeat(slow, newest, most);
         drop(state);
         self.wake();
         count

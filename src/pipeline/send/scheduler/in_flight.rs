@@ -172,14 +172,21 @@ impl ChunksInFlight {
     }
 
     /// Sends chunks of these slow connections again, oldest first, at most `most`, and each at most
-    /// [`REPEATS_MAX`] times. Returns how many.
-    pub(super) fn repeat(&mut self, slow: &[u16], most: usize) -> usize {
-        let is_slow = |it: &InFlight| {
-            it.connection
-                .is_some_and(|connection| slow.contains(&connection))
+    /// [`REPEATS_MAX`] times. Of the connections in `newest` only the newest chunk is sent again.
+    /// Returns how many.
+    pub(super) fn repeat(&mut self, slow: &[u16], newest: &[u16], most: usize) -> usize {
+        let last_of = |connection: &u16| {
+            let mut of_it = self.chunks.iter().rev();
+            let found = of_it.find(|(_, it)| it.connection == Some(*connection));
+            found.map(|(chunk, _)| *chunk)
+        };
+        let last: Vec<u64> = newest.iter().filter_map(last_of).collect();
+        let is_slow = |chunk: &u64, it: &InFlight| {
+            let is_on = |connection: u16| slow.contains(&connection) || last.contains(chunk);
+            it.connection.is_some_and(is_on)
         };
         let lying = self.chunks.iter_mut();
-        let lying = lying.filter(|(_, it)| it.repeated < REPEATS_MAX && is_slow(it));
+        let lying = lying.filter(|(chunk, it)| it.repeated < REPEATS_MAX && is_slow(chunk, it));
         let before = self.again.len();
         for (&chunk, in_flight) in lying.take(most) {
             in_flight.repeated += 1;

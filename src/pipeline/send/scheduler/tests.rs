@@ -121,6 +121,25 @@ fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
 }
 
 #[test]
+fn of_a_connection_whose_last_frame_is_late_only_that_one_goes_twice() {
+    let plans = Scheduler::default();
+    plans.start(SmallFileMode::Fresh, 8);
+    plans.steer(8, 1, 1);
+    for chunk in 0..3 {
+        plans.add_pack(Vec::new()).expect("it goes on");
+        assert!(matches!(plans.next(), Ok(NextTask::Chunk(_))));
+        plans.taken(chunk, if chunk == 2 { 8 } else { 7 });
+    }
+    assert_eq!(plans.repeat(&[], &[7], 9), 1);
+    let Ok(NextTask::Chunk(plan)) = plans.next() else {
+        panic!("it is sent again");
+    };
+    assert_eq!(plan.chunk, 1);
+    plans.taken(1, 8);
+    assert_eq!(plans.repeat(&[7], &[], 9), 1, "the other one");
+}
+
+#[test]
 fn nothing_goes_twice_while_something_waits_to_go_once() {
     let plans = Scheduler::default();
     plans.start(SmallFileMode::Fresh, 8);
@@ -129,10 +148,10 @@ fn nothing_goes_twice_while_something_waits_to_go_once() {
     plans.add_pack(Vec::new()).expect("it goes on");
     assert!(matches!(plans.next(), Ok(NextTask::Chunk(_))));
     assert_eq!(plans.taken(0, 7), Taken::First);
-    assert_eq!(plans.repeat(&[7], 9), 0, "the other waits for room");
+    assert_eq!(plans.repeat(&[7], &[], 9), 0, "the other waits for room");
     drop(plans.state.lock().ready.take_all());
-    assert_eq!(plans.repeat(&[6], 9), 0);
-    assert_eq!(plans.repeat(&[7], 9), 1);
+    assert_eq!(plans.repeat(&[6], &[], 9), 0);
+    assert_eq!(plans.repeat(&[7], &[], 9), 1);
     assert_eq!(plans.taken(0, 8), Taken::Again);
     plans.settle_chunks(0..1, |_| {});
     assert_eq!(plans.taken(0, 9), Taken::Settled);
@@ -185,7 +204,8 @@ fn every_chunk_is_settled_however_often_connections_fail() {
                     carried.retain(|(_, on)| *on != connection);
                 }
                 (1, _) => {
-                    scheduler.repeat(&[connection], 3);
+                    let (all, newest) = ([connection], [connection ^ 1]);
+                    scheduler.repeat(&all, &newest, 3);
                 }
                 (2, Some(damaged)) => scheduler.nacked(carried.swap_remove(damaged).0),
                 (_, Some(whole)) => {
