@@ -165,6 +165,7 @@ async fn tune(shared: Arc<TuningShared>) {
             shared.hurry(connection_set);
         }
         let sample = shared.sample();
+        shared.share_rest(&sample);
         let adjustment = shared
             .state
             .lock()
@@ -234,6 +235,21 @@ impl TuningShared {
             let (all, newest) = (&late.all, &late.newest);
             sender.scheduler.repeat(all, newest, late.idle);
         }
+    }
+
+    /// At the end of a copy, gives the last frames to the connections that deliver them first.
+    fn share_rest(&self, sample: &Sample) {
+        let Some(connection_set) = &self.terms.connection_set else {
+            return;
+        };
+        let left = sample.rest_bytes.map(|rest| {
+            let under_way = sample.raw_bytes.saturating_sub(sample.acked_bytes);
+            let raw = rest.saturating_sub(under_way);
+            let ratio = sample.wire_bytes as f64 / sample.raw_bytes.max(1) as f64;
+            (raw as f64 * ratio) as u64
+        });
+        let frame = sample.wire_bytes / sample.frames.max(1);
+        connection_set.share_rest(left, frame);
     }
 
     fn carry_out(&self, decision: &Decision, before: Option<&Decision>, reason: Option<String>) {

@@ -2,6 +2,7 @@
 //! detection of dead ones.
 
 mod live;
+mod rest;
 mod table;
 mod targets;
 
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::rest::{Contender, yielding};
 use self::table::ConnectionsState;
 use self::targets::{carried, is_late};
 use super::connection::handshake::ConnectionId;
@@ -372,6 +374,25 @@ impl ConnectionSet {
             }
         }
         late
+    }
+
+    /// Lets slow connections leave the last frames of the copy to fast ones. `left` bytes that no
+    /// connection has taken are left, in frames of `frame` bytes; None if that is unknown.
+    pub fn share_rest(&self, left: Option<u64>, frame: u64) {
+        let state = self.state.lock();
+        let of_rest = |live: &LiveConnection| {
+            let facts = live.stats.kernel().filter(|_| !live.stats.is_parked())?;
+            let rest = live.stats.rest();
+            Some((live.number, Contender { facts, rest }))
+        };
+        let (numbers, contenders): (Vec<u16>, Vec<Contender>) =
+            state.live.values().filter_map(of_rest).unzip();
+        let yields = yielding(&contenders, left.unwrap_or(0), frame);
+        for live in state.live.values() {
+            let at = numbers.iter().position(|number| *number == live.number);
+            let is_yielding = at.is_some_and(|at| yields[at]);
+            live.stats.order(|orders| orders.is_yielding = is_yielding);
+        }
     }
 
     /// Time that connections spent waiting.

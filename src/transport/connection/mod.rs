@@ -67,17 +67,20 @@ pub struct Supply {
 }
 
 impl Supply {
-    /// The next frame; None when there are no more. While the connection is parked or its gate is
-    /// closed, this waits.
+    /// The next frame; None when there are no more. While the connection is parked, leaves the rest
+    /// to others, or has a closed gate, this waits.
     async fn next(
         &mut self,
         stats: &ConnectionStats,
         orders: &mut watch::Receiver<Orders>,
     ) -> Option<Frame> {
         loop {
-            let is_parked = orders.borrow_and_update().is_parked;
+            let rests = {
+                let orders = orders.borrow_and_update();
+                orders.is_parked || orders.is_yielding
+            };
             let is_open = |gate: &mut watch::Receiver<bool>| *gate.borrow_and_update();
-            let rests = is_parked || !self.gate.as_mut().is_none_or(is_open);
+            let rests = rests || !self.gate.as_mut().is_none_or(is_open);
             // A connection that gets a frame at once has not waited.
             if !rests && let Some(frame) = self.frames.try_take() {
                 return Some(frame);

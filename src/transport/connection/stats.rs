@@ -27,6 +27,8 @@ pub struct ConnectionStats {
 pub struct Orders {
     /// There are more connections than are useful: this one stays open but takes no frames.
     pub is_parked: bool,
+    /// The last frames of the copy are left to faster connections.
+    pub is_yielding: bool,
     /// None: the default of its socket.
     pub congestion: Option<Arc<str>>,
     /// The most bytes a second; None: there never was a limit.

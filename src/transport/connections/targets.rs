@@ -48,6 +48,7 @@ impl Targets {
     pub(super) fn stats(&self, idle_time: &Arc<IdleTime>) -> Arc<ConnectionStats> {
         let orders = Orders {
             is_parked: false,
+            is_yielding: false,
             congestion: self.congestion.clone(),
             pace: self.pace,
             looks: self.looks,
