@@ -143,7 +143,7 @@
 //! report ......... events for the user
 //! guide .......... the pages of --help TOPIC
 //! error
-//! units digest byte_strings
+//! units digest byte_strings locks
 //! ```
 //!
 //! # The control dialogue of a push
@@ -238,6 +238,7 @@ pub mod dir;
 pub mod error;
 pub mod guide;
 pub mod journal;
+pub mod locks;
 pub mod manifest;
 pub mod outcome;
 pub mod pipe;

@@ -12,8 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
-use parking_lot::Mutex;
-
+use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +35,13 @@ const NAMES_MAX: usize = 4;
 pub struct Progress {
     phase: AtomicU8,
     /// Set when the scan has ended.
-    totals: Mutex<Option<Totals>>,
+    totals: OrderedMutex<Option<Totals>, { place::TOTALS }>,
     session: SessionCounters,
     frames: FrameCounters,
     streams: AtomicU32,
     logins: AtomicU32,
-    names: Mutex<Vec<(u64, String)>>,
-    former: Mutex<Former>,
+    names: OrderedMutex<Vec<(u64, String)>, { place::NAMES }>,
+    former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
     /// When a far end first said hello.
     logged_in: OnceLock<Instant>,
     /// When the first data moved, or was found to need no sending.

@@ -12,10 +12,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use parking_lot::Mutex;
-
 use crate::control::Outgoing;
 use crate::digest::Digest;
+use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
 
@@ -43,10 +42,10 @@ impl ListedPath {
 }
 
 pub struct DigestList {
-    out: Mutex<Out>,
+    out: OrderedMutex<Out, { place::LIST }>,
     /// Names of the roots at the destination.
     landed: OnceLock<Vec<Vec<u8>>>,
-    links: Mutex<Links>,
+    links: OrderedMutex<Links, { place::LINKS }>,
 }
 
 /// Further names of a file (hard links). They have its digest and no content.
@@ -115,9 +114,9 @@ impl DigestList {
 
     fn to(out: Out) -> DigestList {
         DigestList {
-            out: Mutex::new(out),
+            out: OrderedMutex::new(out),
             landed: OnceLock::new(),
-            links: Mutex::default(),
+            links: OrderedMutex::default(),
         }
     }
 

@@ -2,17 +2,18 @@
 //! for each worker, so the pool lends it for one chunk at a time. Slow links leave most of the
 //! pool unused.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 
 use crate::chunk::Pool;
 use crate::chunk::pool::Lent;
+use crate::locks::{OrderedMutex, place};
 
 pub struct LzmaRoom {
     /// The most workers at the same time.
     most: usize,
     /// Buffers of the pool that one worker borrows.
     slots: usize,
-    at_work: Mutex<usize>,
+    at_work: OrderedMutex<usize, { place::LZMA_ROOM }>,
     left: Condvar,
 }
 
@@ -27,7 +28,7 @@ impl LzmaRoom {
         LzmaRoom {
             most,
             slots,
-            at_work: Mutex::new(0),
+            at_work: OrderedMutex::new(0),
             left: Condvar::new(),
         }
     }
@@ -39,8 +40,9 @@ impl LzmaRoom {
             return None;
         }
         let mut at_work = self.at_work.lock();
-        self.left
-            .wait_while(&mut at_work, |at_work| *at_work >= self.most);
+        while *at_work >= self.most {
+            at_work.wait(&self.left);
+        }
         let Some(memory) = pool.lend(self.slots) else {
             // A worker that leaves wakes one waiting worker. This one does not stay, so it wakes
             // the next.

@@ -4,7 +4,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::{Condvar, MutexGuard};
+use parking_lot::Condvar;
+
+use crate::locks::OrderedGuard;
 
 /// Belongs to one mutex. Wake waiters after changing the data that the mutex guards.
 #[derive(Default)]
@@ -19,12 +21,12 @@ impl WaitQueue {
     /// Waits until `is_over` is true.
     pub(super) fn sleep_until<'a, T>(
         &self,
-        mut guard: MutexGuard<'a, T>,
+        mut guard: OrderedGuard<'a, T>,
         is_over: impl Fn(&T) -> bool,
-    ) -> MutexGuard<'a, T> {
+    ) -> OrderedGuard<'a, T> {
         while !is_over(&guard) {
             self.sleepers.fetch_add(1, Relaxed);
-            self.condvar.wait(&mut guard);
+            guard.wait(&self.condvar);
             self.sleepers.fetch_sub(1, Relaxed);
         }
         guard

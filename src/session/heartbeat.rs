@@ -36,12 +36,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Side};
+use crate::locks::{OrderedMutex, place};
 use crate::pipeline::Shutdown;
 use crate::pipeline::send::Sender;
 use crate::progress::Progress;
@@ -112,7 +112,7 @@ pub struct Heart {
 struct HeartShared {
     terms: HeartTerms,
     timeout: Duration,
-    peer: Mutex<Peer>,
+    peer: OrderedMutex<Peer, { place::HEART }>,
     /// This end does not read control for now, so silence means nothing.
     is_paused: AtomicBool,
     /// The other end has announced its roots, or their destinations.
@@ -138,7 +138,7 @@ impl Heart {
         let shared = Arc::new(HeartShared {
             terms,
             timeout,
-            peer: Mutex::default(),
+            peer: OrderedMutex::default(),
             is_paused: AtomicBool::new(false),
             is_peer_ready: AtomicBool::new(false),
             sender: OnceLock::new(),

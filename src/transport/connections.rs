@@ -12,7 +12,6 @@ use std::time::Duration;
 
 pub use live::Flow;
 use live::{CancelHandle, LiveConnection, PACKET, STUCK};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +24,7 @@ use super::connection::stall::{Dead, PeerSight, Sight, StallWatch};
 use super::connection::stats::ConnectionStats;
 use super::idle_time::IdleTime;
 use super::routes::Route;
+use crate::locks::{OrderedMutex, place};
 use crate::tuner::{ConnectionSight, Sample};
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::ConnectionFacts;
@@ -37,7 +37,7 @@ pub struct ConnectionSet {
     flow: Flow,
     over: CancellationToken,
     idle_time: Arc<IdleTime>,
-    state: Mutex<ConnectionsState>,
+    state: OrderedMutex<ConnectionsState, { place::CONNECTIONS }>,
 }
 
 /// The state of a route's connections.
@@ -77,7 +77,7 @@ impl ConnectionSet {
             flow,
             over: CancellationToken::new(),
             idle_time: Arc::default(),
-            state: Mutex::default(),
+            state: OrderedMutex::default(),
         })
     }
 

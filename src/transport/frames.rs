@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::algorithms::{Codec, TAG_LEN};
 use crate::chunk::{Buffer, ChunkKind, EncodedChunk};
+use crate::locks::{OrderedMutex, place};
 use crate::seal::{Opener, Sealer, Unsealed};
 use crate::wire::frame::{DIGEST_LEN, FrameHeader, HEADER_LEN};
 
@@ -143,7 +143,7 @@ pub enum Frame {
 pub struct Frames(Arc<FrameQueue>);
 
 struct FrameQueue {
-    waiting: Mutex<VecDeque<Frame>>,
+    waiting: OrderedMutex<VecDeque<Frame>, { place::FRAMES }>,
     /// The most frames that `waiting` holds.
     most: usize,
     /// One permit per queued frame.
@@ -154,7 +154,7 @@ impl Frames {
     /// A queue with room for `most` frames.
     pub fn new(most: usize) -> Frames {
         Frames(Arc::new(FrameQueue {
-            waiting: Mutex::new(VecDeque::with_capacity(most)),
+            waiting: OrderedMutex::new(VecDeque::with_capacity(most)),
             most,
             there: Semaphore::new(0),
         }))

@@ -4,8 +4,6 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, MutexGuard};
-
 use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
 use super::journal_sync::JournalSync;
@@ -17,6 +15,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::journal::record::Hash;
+use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
@@ -26,7 +25,7 @@ pub struct Entries {
     pub report: Report,
     pub rules: Rules,
     pub sessions: Sessions,
-    table: Mutex<EntryTable>,
+    table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
     /// Ensures that no entry gets the journal's name.
@@ -40,7 +39,7 @@ impl Entries {
             report,
             rules,
             sessions,
-            table: Mutex::default(),
+            table: OrderedMutex::default(),
             journal: OnceLock::new(),
             journal_name: OnceLock::new(),
             journal_sync: JournalSync::default(),
@@ -51,7 +50,7 @@ impl Entries {
         &self.report.context
     }
 
-    pub fn table(&self) -> MutexGuard<'_, EntryTable> {
+    pub fn table(&self) -> OrderedGuard<'_, EntryTable> {
         self.table.lock()
     }
 

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::open_file::{IncomingFile, OpenFile};
 use crate::chunk::VerifiedChunk;
+use crate::locks::{OrderedMutex, place};
 use crate::manifest::Entry;
 use crate::pipeline::wait_queue::WaitQueue;
 use crate::transport::frames::SealedChunk;
@@ -38,7 +37,7 @@ pub struct Restart {
 /// A queue that needs no memory for the threads that wait on it.
 #[derive(Default)]
 pub struct Jobs {
-    state: Mutex<JobQueue>,
+    state: OrderedMutex<JobQueue, { place::JOBS }>,
     came: WaitQueue,
 }
 

@@ -16,6 +16,7 @@ use crate::digest::pipe::{PipePiece, PipeTree};
 use crate::digest::{Digest, Tree};
 use crate::error::{Error, Kind, Side};
 use crate::journal::record::Hash;
+use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryKind};
 use crate::pipeline::digest_list::ListedPath;
 use crate::wire::message::EntryEnd;
@@ -35,7 +36,7 @@ pub struct OpenFile {
     pub listed: Option<ListedPath>,
     /// The hash of the path below the roots.
     pub path: Hash,
-    pub claims: Mutex<Claims>,
+    pub claims: OrderedMutex<Claims, { place::CLAIMS }>,
     pub tree: FileTree,
     /// Set when the sender has read all of the file.
     pub end: OnceLock<EntryEnd>,
@@ -71,7 +72,7 @@ pub enum FileOutput {
 pub struct PartialFile {
     pub slot: EntrySlot,
     /// None once the file has its name or failed.
-    partial: Mutex<Option<Arc<Partial>>>,
+    partial: OrderedMutex<Option<Arc<Partial>>, { place::PARTIAL }>,
     /// The number of the file in the journal.
     pub number: Option<u32>,
     /// The source was recently written when it was announced.
@@ -89,7 +90,7 @@ pub struct PartialFile {
 /// Ranges of an open file that earlier sessions wrote and that were not read since.
 pub struct Unread {
     /// Bytes.
-    pub ranges: Mutex<RangeSet>,
+    pub ranges: OrderedMutex<RangeSet, { place::UNREAD }>,
     /// False when all ranges have been handled.
     is_open: AtomicBool,
 }
@@ -106,7 +107,7 @@ impl OpenFile {
             entry,
             listed,
             path,
-            claims: Mutex::new(claims),
+            claims: OrderedMutex::new(claims),
             tree,
             end: OnceLock::new(),
             output,
@@ -264,7 +265,7 @@ impl PartialFile {
     pub fn new(slot: EntrySlot, partial: Partial, number: Option<u32>, young: bool) -> PartialFile {
         PartialFile {
             slot,
-            partial: Mutex::new(Some(Arc::new(partial))),
+            partial: OrderedMutex::new(Some(Arc::new(partial))),
             number,
             young,
             offered: false,
@@ -287,7 +288,7 @@ impl Unread {
         let is_open = AtomicBool::new(true);
         let ranges = (!ranges.is_empty()).then_some(ranges)?;
         Some(Unread {
-            ranges: Mutex::new(ranges),
+            ranges: OrderedMutex::new(ranges),
             is_open,
         })
     }

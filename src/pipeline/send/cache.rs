@@ -19,10 +19,11 @@ use std::time::{Duration, Instant};
 
 pub use chunk::{CacheKey, CachedChunk};
 pub use hosts::HOSTS_MAX;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 use state::{CacheLookup, CacheState};
 
 use crate::chunk::ranges::RangeSet;
+use crate::locks::{OrderedMutex, place};
 
 /// How long a worker waits for a chunk that another sender is making, which needs only the disk
 /// and a processor. After that it reads the disk itself, which may be no faster.
@@ -32,7 +33,7 @@ const MAKING_MAX: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(100);
 
 pub struct ChunkCache {
-    state: Mutex<CacheState>,
+    state: OrderedMutex<CacheState, { place::CHUNK_CACHE }>,
     changed: Condvar,
 }
 
@@ -72,7 +73,7 @@ impl ChunkCache {
     /// For `hosts` hosts, none of which has joined, with `room` bytes.
     pub fn new(hosts: usize, room: usize) -> ChunkCache {
         ChunkCache {
-            state: Mutex::new(CacheState::new(hosts.min(HOSTS_MAX), room)),
+            state: OrderedMutex::new(CacheState::new(hosts.min(HOSTS_MAX), room)),
             changed: Condvar::new(),
         }
     }
@@ -158,7 +159,7 @@ impl CacheShare {
             if is_full {
                 state.wait_begins(*host, now);
             }
-            cache.changed.wait_for(&mut state, wait);
+            state.wait_for(&cache.changed, wait);
             if is_full {
                 state.wait_ends(*host, Instant::now());
             }

@@ -11,6 +11,7 @@ use crate::algorithms::{Compress, Method};
 use crate::chunk::{Chunk, EncodedChunk};
 use crate::codec::{AUTO, Encoder};
 use crate::digest::Digest;
+use crate::locks::{OrderedMutex, place};
 use crate::pipeline::worker_time::WorkerTime;
 use crate::tuner::{Decision, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, rung};
 
@@ -18,7 +19,7 @@ use crate::tuner::{Decision, MethodWork, QUEUE_MIN, RUNGS, SCOUT_EVERY, Sample, 
 const FRAMES_AT_FIRST: usize = QUEUE_MIN as usize;
 
 pub struct EncoderControl {
-    state: Mutex<EncodeState>,
+    state: OrderedMutex<EncodeState, { place::ENCODER_CONTROL }>,
     /// Signalled when the queue of frames may have room.
     room: Condvar,
     coded: Mutex<[MethodWork; RUNGS]>,
@@ -74,7 +75,7 @@ impl EncoderControl {
             },
         };
         EncoderControl {
-            state: Mutex::new(EncodeState {
+            state: OrderedMutex::new(EncodeState {
                 how,
                 frames_max: FRAMES_AT_FIRST,
                 frames: 0,
@@ -169,7 +170,7 @@ impl EncoderControl {
         let mut state = self.state.lock();
         while !state.ended && waiting() >= state.frames_max {
             state.waiting += 1;
-            self.room.wait(&mut state);
+            state.wait(&self.room);
             state.waiting -= 1;
         }
         state.frames = waiting() + 1;

@@ -15,6 +15,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, FilePiece};
 use crate::digest::pipe::PipeTree;
 use crate::digest::{Digest, Tree};
+use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::pipe::Stop;
 use crate::pipeline::digest_list::ListedPath;
@@ -25,7 +26,7 @@ use crate::transport::frames::SealedChunk;
 pub struct SendFile {
     pub found: FoundFile,
     pub source: SourceFile,
-    pub cut: Mutex<Cut>,
+    pub cut: OrderedMutex<Cut, { place::FILE_CUT }>,
     /// Ranges that the receiver may have. The digests of their chunks are sent first.
     pub compare: RangeSet,
     /// How many ranges the receiver named.
@@ -58,7 +59,7 @@ pub enum RootDigest {
 pub struct Coverage {
     /// Bytes that the receiver has and that are not read. Ranges that it asks for later are
     /// removed.
-    had: Mutex<RangeSet>,
+    had: OrderedMutex<RangeSet, { place::FILE_HAD }>,
     /// Bytes read or skipped as holes, each once, plus the bytes that the receiver has.
     covered: AtomicU64,
     /// Bytes that are in place at the receiver.
@@ -110,7 +111,7 @@ pub struct SendPipe {
     /// The path as the user would write it, for messages.
     pub path: PathBuf,
     pub listed: Option<ListedPath>,
-    pub tree: Mutex<PipeTree>,
+    pub tree: OrderedMutex<PipeTree, { place::PIPE_TREE }>,
     pub failed: AtomicBool,
     /// Ends every wait for the producer.
     pub stop: Stop,
@@ -127,7 +128,7 @@ pub struct PipePart {
     pub pipe: Arc<SendPipe>,
     pub offset: u64,
     pub len: u32,
-    pub bytes: Mutex<Bytes>,
+    pub bytes: OrderedMutex<Bytes, { place::PIPE_PART }>,
 }
 
 pub enum Bytes {
@@ -161,7 +162,7 @@ impl SendPipe {
             entry,
             path: origin.spec().path(),
             listed,
-            tree: Mutex::default(),
+            tree: OrderedMutex::default(),
             failed: AtomicBool::new(false),
             stop: Stop::new(),
             is_test: origin.spec().is_test(),
@@ -178,7 +179,7 @@ impl PipePart {
             pipe: pipe.clone(),
             offset,
             len: len as u32,
-            bytes: Mutex::new(Bytes::Read(buffer)),
+            bytes: OrderedMutex::new(Bytes::Read(buffer)),
         }
     }
 }
@@ -189,7 +190,7 @@ impl Coverage {
         Coverage {
             covered: AtomicU64::new(had.count()),
             placed: AtomicU64::new(had.count()),
-            had: Mutex::new(had),
+            had: OrderedMutex::new(had),
         }
     }
 
@@ -284,7 +285,7 @@ impl SendFile {
             })
         };
         SendFile {
-            cut: Mutex::new(cut),
+            cut: OrderedMutex::new(cut),
             compare: RangeSet::new(),
             ranges: 0,
             digest: RootDigest::Unneeded,

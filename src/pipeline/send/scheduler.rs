@@ -29,12 +29,12 @@ pub use in_flight::{Taken, UNACKED_MAX};
 pub use kept::Sum;
 use open_files::OpenFiles;
 pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unanswered};
-use parking_lot::{Mutex, MutexGuard};
 use ready::{NextStep, NextTerms, ReadyChunks};
 
 use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
 use crate::error::{Error, Kind, Side};
+use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
@@ -91,7 +91,7 @@ pub enum NextTask {
 
 #[derive(Default)]
 pub struct Scheduler {
-    state: Mutex<SchedulerState>,
+    state: OrderedMutex<SchedulerState, { place::SCHEDULER }>,
     /// Where workers wait for chunks.
     work: WaitQueue,
     /// Where other threads wait.
@@ -122,7 +122,7 @@ impl Scheduler {
             ..SchedulerState::default()
         };
         Scheduler {
-            state: Mutex::new(state),
+            state: OrderedMutex::new(state),
             ..Scheduler::default()
         }
     }
@@ -176,7 +176,7 @@ impl Scheduler {
     fn wait_until(
         &self,
         ready: impl Fn(&SchedulerState) -> bool,
-    ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
+    ) -> Result<OrderedGuard<'_, SchedulerState>, Ended> {
         self.wait_at(&self.changed, ready)
     }
 
@@ -184,7 +184,7 @@ impl Scheduler {
         &self,
         queue: &WaitQueue,
         ready: impl Fn(&SchedulerState) -> bool,
-    ) -> Result<MutexGuard<'_, SchedulerState>, Ended> {
+    ) -> Result<OrderedGuard<'_, SchedulerState>, Ended> {
         let state = queue.sleep_until(self.state.lock(), |state| state.ended || ready(state));
         if state.ended { Err(Ended) } else { Ok(state) }
     }

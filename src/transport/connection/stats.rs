@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::kernel::KernelFacts;
+use crate::locks::{OrderedMutex, place};
 use crate::transport::idle_time::IdleTime;
 
 pub struct ConnectionStats {
@@ -17,7 +17,7 @@ pub struct ConnectionStats {
     waits: AtomicBool,
     has_waited: AtomicBool,
     is_proven: AtomicBool,
-    kernel: Mutex<Option<KernelFacts>>,
+    kernel: OrderedMutex<Option<KernelFacts>, { place::KERNEL_FACTS }>,
     orders: watch::Sender<Orders>,
     idle_time: Arc<IdleTime>,
 }
@@ -58,7 +58,7 @@ impl ConnectionStats {
             waits: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
             is_proven: AtomicBool::new(false),
-            kernel: Mutex::default(),
+            kernel: OrderedMutex::default(),
             orders: watch::Sender::new(orders),
             idle_time,
         }
