@@ -373,13 +373,8 @@ impl Client<'_> {
         let set = async |rate: Option<u64>| match flow {
             Flow::Out => limit.set(rate),
             Flow::In => {
-                let tune = Tune {
-                    streams: None,
-                    rate_limit: Some(rate.unwrap_or(0)),
-                    reason: String::new(),
-                };
                 // The reader reports a lost connection.
-                let _ = control.send(Message::Tune(tune)).await;
+                let _ = control.send(Message::Tune(Tune::rate(rate))).await;
             }
         };
         rate_file::follow(path, rate, &*self.client.reporter, set).await

@@ -53,11 +53,7 @@ impl Audience {
         match self {
             Audience::User(reporter, _) => reporter.detail(&line),
             Audience::Peer(control) => {
-                control.try_send(Message::Tune(Tune {
-                    streams: None,
-                    rate_limit: None,
-                    reason: line,
-                }));
+                control.try_send(Message::Tune(Tune::reason(line)));
             }
             Audience::Nobody => {}
         }

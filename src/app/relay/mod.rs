@@ -267,13 +267,8 @@ impl RelayedSession<'_> {
             return std::future::pending().await;
         };
         let set = async |rate: Option<u64>| {
-            let tune = Tune {
-                streams: None,
-                rate_limit: Some(rate.unwrap_or(0)),
-                reason: String::new(),
-            };
             // The reader reports a lost connection.
-            let _ = sender.send(Message::Tune(tune)).await;
+            let _ = sender.send(Message::Tune(Tune::rate(rate))).await;
         };
         let rate = self.request.options.rate_limit;
         rate_file::follow(path, rate, &*self.client.reporter, set).await;

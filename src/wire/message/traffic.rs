@@ -47,6 +47,26 @@ pub struct Tune {
     pub reason: String,
 }
 
+impl Tune {
+    /// The client's order to the sender: bytes a second; None for no limit.
+    pub fn rate(limit: Option<u64>) -> Tune {
+        Tune {
+            streams: None,
+            rate_limit: Some(limit.unwrap_or(0)),
+            reason: String::new(),
+        }
+    }
+
+    /// A line for the user alone.
+    pub fn reason(line: String) -> Tune {
+        Tune {
+            streams: None,
+            rate_limit: None,
+            reason: line,
+        }
+    }
+}
+
 /// How the receiver spent its time since it started. Sent with acknowledgements, and before the
 /// last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
