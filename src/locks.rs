@@ -41,6 +41,7 @@ pub struct OrderedMutex<T, const PLACE: u8>(Mutex<T>);
 /// Holds an [`OrderedMutex`]. The mutex is released before its place.
 pub struct OrderedGuard<'a, T> {
     guard: MutexGuard<'a, T>,
+    #[cfg(debug_assertions)]
     _held: held::Held,
 }
 
@@ -52,10 +53,11 @@ impl<T, const PLACE: u8> OrderedMutex<T, PLACE> {
     /// # Panics
     /// In a debug build, if this thread holds a lock of the same or a later place.
     pub fn lock(&self) -> OrderedGuard<'_, T> {
-        let held = held::Held::at(PLACE);
         OrderedGuard {
+            // Before the lock: a wrong order is to panic, not to wait.
+            #[cfg(debug_assertions)]
+            _held: held::Held::at(PLACE),
             guard: self.0.lock(),
-            _held: held,
         }
     }
 }
@@ -117,17 +119,6 @@ mod held {
                 let at = places.iter().rposition(|place| *place == self.0);
                 at.map(|at| places.remove(at));
             });
-        }
-    }
-}
-
-#[cfg(not(debug_assertions))]
-mod held {
-    pub(super) struct Held;
-
-    impl Held {
-        pub(super) fn at(_place: u8) -> Held {
-            Held
         }
     }
 }
