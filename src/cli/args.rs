@@ -33,7 +33,7 @@ routes tuning resume exit-codes install confined-keys security developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
-Exit codes: 0 complete and verified; 1 files failed for several reasons; 2
+Exit codes: 0 complete and verified; 1 other or several reasons; 2
 usage; 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Keep existing files; exit 11 if one differs
     #[arg(long, help_heading = COPYING)]
     pub no_clobber: bool,
-    /// Copy onto DEST, never into it
+    /// Copy to DEST, never to DEST/NAME
     #[arg(long, help_heading = COPYING)]
     pub no_target_directory: bool,
     /// Sync files and names to disk before exit 0
@@ -119,13 +119,13 @@ pub(super) struct Args {
     /// Pipe the data into CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Expected pipe length; bytes to read of /dev/zero
+    /// Pipe length, or bytes to read from /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// Keep the received part of a pipe that was cut off
     #[arg(long, help_heading = STREAMS)]
     pub spool: bool,
-    /// Let an empty pipe replace a file with content
+    /// Let an empty pipe replace a non-empty file
     #[arg(long, help_heading = STREAMS)]
     pub allow_empty: bool,
     /// Follow a growing file until idle [1min] or SIGUSR2
@@ -232,7 +232,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", hide = true,
           value_parser = clap::value_parser!(u16).range(..=999))]
     pub retries: Option<u16>,
-    /// Give up after hearing nothing for this long [60s]
+    /// Silence after which a connection is lost [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]
     pub timeout_s: u16,
@@ -265,7 +265,7 @@ pub(super) struct Args {
     /// File that the probe reads and compresses
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
-    /// Print the version, and those on HOST:
+    /// Print the version; with HOST: also those there
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
     /// Print this help; --help TOPIC prints a page
@@ -321,13 +321,13 @@ impl Ignored {
             (
                 self.through_here,
                 "-3",
-                "data goes from host to host, and through here where it cannot",
+                "data goes between the hosts, or through here if it must",
             ),
             (self.old_protocol, "-O", "fastcp uses its own protocol"),
             (
                 self.from_there,
                 "-R",
-                "both hosts are logged in to from here",
+                "this machine logs in to both hosts",
             ),
             (self.sftp, "-s", "fastcp uses its own protocol"),
             (self.no_name_check, "-T", "names are always checked"),
