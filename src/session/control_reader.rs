@@ -2,6 +2,8 @@
 //! connections and an abort itself, and hands the other messages to the session.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use tokio::io::AsyncRead;
 
@@ -209,12 +211,16 @@ fn is_tune(message: &Message) -> bool {
     matches!(message, Message::Tune(_))
 }
 
-/// Adds the host to an error of the server that names no file. A lost connection and a signal are
-/// reported with the host in any case.
-fn named(error: Error, host: Option<&str>) -> Error {
+/// Adds the host to an error of the server. A lost connection and a signal are reported with the
+/// host in any case.
+pub fn named(error: Error, host: Option<&str>) -> Error {
     let is_named = matches!(error.kind, Kind::Lost | Kind::Signal(_));
-    match host {
-        Some(host) if error.side == Side::Here && !is_named => Error {
+    match (host, &error.path) {
+        (Some(host), Some(path)) if error.side == Side::Here && !is_named => {
+            let path = [host.as_bytes(), b":", path.as_os_str().as_bytes()].concat();
+            error.at(OsStr::from_bytes(&path))
+        }
+        (Some(host), None) if error.side == Side::Here && !is_named => Error {
             message: format!("{host}: {}", error.message),
             ..error
         },

@@ -24,6 +24,7 @@ use crate::seal::Secret;
 use crate::session::client::{LostSession, Session};
 use crate::session::connection_control::{ConnectionControl, Inband};
 use crate::session::context::ClientContext;
+use crate::session::control_reader::named;
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
@@ -85,6 +86,9 @@ pub async fn copy(
     };
     if let Some(why) = why {
         error = why;
+    }
+    if cut.at.is_some() {
+        error = named(error, Some(&host));
     }
     Err(LostSession {
         error,
