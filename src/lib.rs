@@ -2,8 +2,8 @@
 //!
 //! # The life of a chunk
 //!
-//! The way of one chunk from the middle of a big file, pushed over a direct connection. Each row is
-//! a source file, in the order in which the way enters it. Counters, limits on memory and the steps
+//! The path of one chunk from the middle of a big file, pushed over a direct connection. Each row is
+//! a source file, in the order in which the chunk reaches it. Counters, limits on memory and the steps
 //! that only options add are left out. Names without a link are private.
 //!
 //! First the sender announces the file, and the receiver asks for its content:
@@ -35,7 +35,7 @@
 //! | | | *— ssh: `Want` goes back through rows 8 to 13 —* |
 //! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::control::SendControl::answer); [`part`](pipeline::send::control::SendControl::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
 //! | 23 | [`digest`] | [`Tree::new`](digest::Tree::new) |
-//! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): what the receiver has is not sent |
+//! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): existing ranges are not sent |
 //!
 //! A worker chooses the next chunk of the file:
 //!
@@ -102,8 +102,8 @@
 //! Small files are not announced. They travel in packs, which contain their entries
 //! (`pipeline::receive::packs`). If an earlier run may have finished some, the sender asks first.
 //!
-//! A pipe (stdin, a command, a FIFO) has no plans: [`pipeline::send::pipe`] reads it in order. The
-//! sender keeps each of its frames until the receiver acknowledges it. If the destination is a
+//! A pipe (stdin, a command, a FIFO) is planned while it is read: [`pipeline::send::pipe`] reads it
+//! in order. The sender keeps each of its frames until the receiver acknowledges it. If the destination is a
 //! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of
 //! both.
 //!
@@ -126,7 +126,7 @@
 //!
 //! ```text
 //! cli ............ arguments, exit codes                   only place for clap
-//! ui ............. bars, plain lines, the summary          only place for indicatif, terminal
+//! ui ............. bars, plain lines, the summary          only place for indicatif
 //! app ............ what one command does: copy, fan-out, relay, probe
 //! session ........ one conversation: open, hello, resolve, copy, done
 //! pipeline ....... the stages joined: queues, threads, back-pressure
@@ -134,7 +134,7 @@
 //! ssh control .... the far end's process, typed messages   tokio starts here
 //! wire source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
-//! progress dir command device cache .. commands at either end, block devices, the page cache
+//! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
 //! manifest ....... entries: files, directories, links, devices

@@ -1,7 +1,6 @@
-//! Mutexes with a place in the order of locks, see the page about concurrency. A debug build panics
-//! when a thread takes one while it holds another of the same or a later place. So each run of the
-//! tests checks the order, and a deadlock need not happen to be found. A release build checks
-//! nothing.
+//! Mutexes with a place in the order of locks (see `src/concurrency.md`). A debug build panics when
+//! a thread takes one while it holds another of the same or a later place. So each run of the tests
+//! checks the order, and finds a deadlock before it happens. A release build checks nothing.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;

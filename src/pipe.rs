@@ -1,6 +1,6 @@
 //! Waits on pipes, terminals and sockets that can be stopped. A thread that waits for a silent
-//! producer or a slow consumer returns soon after it is stopped. `O_NONBLOCK` is not set, because
-//! standard input and output are shared with the shell.
+//! producer or a slow consumer returns soon after it is stopped. `O_NONBLOCK` is never set on
+//! standard input and output, which are shared with the shell.
 
 mod given;
 

@@ -1,4 +1,4 @@
-//! Counters of a copy's progress. Stages add to them, and only `ui` reads them.
+//! Counters of a copy's progress. Stages add to them; others read snapshots.
 //!
 //! After a lost connection another session continues the copy and counts from zero. It finds the
 //! data of earlier sessions as data that was already there. A snapshot combines all sessions into
@@ -70,7 +70,7 @@ struct SessionCounters {
     failed: AtomicU64,
     /// FIFOs, sockets and devices in trees, which are skipped.
     special: AtomicU64,
-    /// Files with several names (hard links) that were copied as separate files.
+    /// Names of files with several names (hard links) that were copied as separate files.
     unlinked: AtomicU64,
 }
 

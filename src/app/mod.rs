@@ -1,5 +1,5 @@
 //! The work of one command: a copy on this machine, over sessions with one host, between two
-//! hosts or to several; a probe; the programs on other hosts.
+//! hosts or to several; a probe; listing or removing programs on hosts.
 
 pub mod copy;
 pub mod fan_out;

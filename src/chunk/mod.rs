@@ -1,6 +1,6 @@
 //! A chunk: the unit that is read, encoded, sent, verified, written and retried. A chunk is either
-//! a range of one file or a pack of small files. A range is a power of two of bytes at an aligned
-//! offset, except the last one of a file; a range of a pipe may also end where its producer
+//! a range of one file or a pack of small files. A range has a power of two of bytes, at a multiple of
+//! that, except the last one of a file; a range of a pipe may also end where its producer
 //! paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
 //! `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
 

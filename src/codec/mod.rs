@@ -1,7 +1,7 @@
 //! Compression codecs, including none: between a chunk's raw bytes and the bytes sent.
 //!
-//! An [`Encoder`] never makes a chunk larger: a chunk that does not shrink is stored with the
-//! codec "none" and is not copied. A [`Decoder`] trusts no input: the output has exactly the
+//! An [`Encoder`] never makes a chunk larger: a chunk that does not shrink gets the codec
+//! "none" and stays in its buffer. A [`Decoder`] trusts no input: the output has exactly the
 //! announced length, and the room for it is allocated beforehand. Neither adds a checksum, since
 //! every chunk has a digest. Each worker has one of each, which keeps its tables and contexts from
 //! chunk to chunk: after the first few chunks nothing is allocated.

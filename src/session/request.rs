@@ -1,4 +1,4 @@
-//! The request of a copy and its outcome: all that `cli` and `ui` know of a session.
+//! The request of a copy and its outcome: what `cli` and `ui` exchange with a session.
 
 use std::ffi::OsString;
 use std::net::IpAddr;

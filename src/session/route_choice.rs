@@ -3,10 +3,8 @@
 //! A connection is sound when the other end has proved that it knows the secret. It is up when more
 //! than one packet of data has come through: some links pass only small packets.
 //!
-//! The client tries the routes in parallel, the best first: direct at once, reverse a little later,
-//! further ssh logins after a second, each only while no connection is sound. If no connection is
-//! sound after a moment, data goes through control; a small copy does so at once. The route of the
-//! first connection that is up is used, until all its connections are lost. The other attempts end.
+//! When which route is tried, and which one is used, says
+//! [`transport::routes::choice`](crate::transport::routes::choice).
 
 mod active;
 mod attempts;

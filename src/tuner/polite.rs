@@ -3,9 +3,9 @@
 //!
 //! The model is LEDBAT (RFC 6817). The base is the shortest round trip of the last minutes. Any
 //! excess over the base is queueing delay, no matter who causes it. The rate falls by a factor if
-//! the delay exceeds a target, and rises while there is no delay. As in LEDBAT++
-//! (draft-irtf-iccrg-ledbat-plus-plus) the copy makes way from time to time to measure the base
-//! again. Four things differ:
+//! the delay exceeds a target, and rises while the delay is below half of it. As in LEDBAT++
+//! (draft-irtf-iccrg-ledbat-plus-plus) the copy makes way after a minute with a queue, to measure
+//! the base again. Four things differ:
 //!
 //! * One rate holds for all connections of the session together.
 //! * The kernel's smoothed round trip is too slow: at the lowest rate few acknowledgements come,
@@ -14,7 +14,7 @@
 //! * The copy remembers the highest rate that the link carried, and stays a little below it, where
 //!   its own packets form no queue. A queue there comes from others, and the copy yields: to half
 //!   the rate, and to the lowest rate if that does not help. Slow start ends early where it meets a
-//!   queue, so a flow that starts while the copy retreats slowly stays slow for many seconds.
+//!   queue, so a new flow stays slow for many seconds if the copy retreats slowly.
 //! * While no queue forms, each rise is larger than the one before. The link is full again within
 //!   2 s after the others have gone.
 //!

@@ -1,9 +1,9 @@
 //! The number of connections in use while the link is unknown. It starts low, rises with each
 //! round trip that shows no queue, and falls again if the link turns out to be slow.
 //!
-//! A remembered number only bounds the rise, so that the memory of another link does not fill this
-//! one. The rise costs one round trip on a fast link. On a slow link each surplus connection sends
-//! a first window that takes the link long to carry.
+//! A remembered number only bounds the rise, since it may be that of another link. The rise costs
+//! one round trip on a fast link. On a slow link each surplus connection sends a first window, which
+//! takes long to carry.
 
 use std::time::Duration;
 

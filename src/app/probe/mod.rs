@@ -1,5 +1,5 @@
-//! `--probe`: measures the link, the codecs and the disks, and estimates a copy's speed. A copy
-//! measures the link, so that a probe reaches every host that a copy reaches.
+//! `--probe`: measures the link, the codecs and the disks, and estimates a copy's speed. It
+//! measures the link by a copy, so it reaches every host that a copy reaches.
 
 mod codecs;
 pub mod findings;

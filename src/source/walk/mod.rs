@@ -108,8 +108,8 @@ impl Walk {
         self.roots.len()
     }
 
-    /// Number of files with several names announced as files with one, for lack of room to remember
-    /// them.
+    /// Number of names of files with several names that are announced as files of their own, for lack
+    /// of room to remember their first names.
     pub fn unlinked(&self) -> u64 {
         self.first_names.unlinked()
     }

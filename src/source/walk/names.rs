@@ -22,7 +22,7 @@ pub(super) struct FirstNames {
     files: BTreeMap<(u64, u64), WalkedName>,
     /// Memory that these files take at the receiver, which needs more for them than the sender.
     bytes: usize,
-    /// Files with several names for which there was no room.
+    /// Names of files with several names for which there was no room.
     unlinked: u64,
 }
 

@@ -2,7 +2,7 @@
 //! is tried when, and which is used. Pure: time and facts are passed in.
 //!
 //! The routes are tried in parallel, the best first: direct at once, reverse a little later,
-//! further ssh logins after a second, each only while no connection is sound (its other end has
+//! further ssh logins after a second or more, each only while no connection is sound (its other end has
 //! proved itself). If no connection is sound after a moment, data goes through control. The route
 //! of the first connection that is up is used, until all its connections are lost.
 
