@@ -1,7 +1,7 @@
 //! The error type: what failed, on which side, with which path, and with which exit code.
 //!
 //! An `Error` is made where the failure is detected, with the path that the user would look for.
-//! Callers do not reword it. Its `Kind` alone decides the exit code. Text from a peer is shown
+//! Callers may add to it. Its `Kind` alone decides the exit code. Text from a peer is shown
 //! through [`printable`], never raw.
 
 use std::path::{Path, PathBuf};
@@ -147,7 +147,8 @@ impl Error {
 
     /// A thread or task of this process panicked, which has printed its own message.
     pub fn panicked() -> Self {
-        let message = "internal error: fastcp panicked (its message is above); please report it";
+        let message =
+            "internal error: fastcp panicked (its message is above); please report this bug";
         Error::new(Kind::Breach, Side::Here, message)
     }
 

@@ -94,11 +94,10 @@ pub fn check(request: &Request) -> Result<()> {
     let more = (1..).map(|step| memory + step * MEMORY_STEP).take(1000);
     let enough = more.into_iter().find(is_enough);
     let advice = enough.map_or_else(String::new, |enough| {
-        format!("give --memory {}Mi, or ", enough.div_ceil(1 << 20))
+        format!("give at least {}Mi, or ", enough.div_ceil(1 << 20))
     });
     Err(Error::usage(format!(
-        "{}Mi of memory is too little for {dests} destinations: {advice}copy to them in several \
-         runs",
+        "--memory: {}Mi is too little for {dests} destinations; {advice}copy in several runs",
         memory >> 20
     )))
 }

@@ -20,7 +20,7 @@ use crate::session::login::{Attempt, SAME_SIGNAL, SAME_SIGNAL_BRIEF};
 use crate::session::rate_file;
 use crate::session::request::{Request, Retry};
 use crate::ssh;
-use crate::units::printable;
+use crate::units::{self, printable};
 use crate::wire::message::SESSIONS_MAX;
 
 /// The wait doubles from the first to the last. So a short interruption costs a second, and a host
@@ -169,7 +169,7 @@ fn unrepeatable(mut error: Error, request: &Request) -> Error {
             "; this copy reads from or writes to a pipe, so it cannot be resumed: start it again";
         if request.options.spool && request.dest.host.is_some() {
             error.message +=
-                " (with --spool, what was written is in .fastcp-*.part beside the destination)";
+                " (with --spool, any received part is in .fastcp-*.part beside the destination)";
         }
     }
     error
@@ -296,7 +296,7 @@ impl Outage {
         let mut message = format!("connection to {host} lost: {cause}");
         match retries.spent {
             0 => {}
-            1 => message += "; gave up after another login",
+            1 => message += "; gave up after 1 more login",
             spent => message += &format!("; gave up after {spent} more logins"),
         }
         if let Some(login) = login {
@@ -312,8 +312,10 @@ fn next(wait: Duration, retries: &Retries) -> String {
         (Some(limit), _) => format!("{} of {limit}", retries.spent),
         (None, left) => {
             let left = left.unwrap_or_default().as_secs();
-            let left = humantime::format_duration(Duration::from_secs(left));
-            format!("giving up in {left}")
+            format!(
+                "giving up in {}",
+                units::duration(Duration::from_secs(left))
+            )
         }
     };
     format!("logging in again in {seconds} s ({end})")

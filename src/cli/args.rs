@@ -324,11 +324,7 @@ impl Ignored {
                 "data goes between the hosts, or through here if it must",
             ),
             (self.old_protocol, "-O", "fastcp uses its own protocol"),
-            (
-                self.from_there,
-                "-R",
-                "this machine logs in to both hosts",
-            ),
+            (self.from_there, "-R", "this machine logs in to both hosts"),
             (self.sftp, "-s", "fastcp uses its own protocol"),
             (self.no_name_check, "-T", "names are always checked"),
             (self.sftp_server.is_some(), "-D", "there is no SFTP server"),

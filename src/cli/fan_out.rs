@@ -51,7 +51,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
     let is_standard = |dest: &&Operand| matches!(dest.what, EndKind::Stdio | EndKind::Stderr);
     if let Some(dest) = all().find(is_standard) {
         return Err(Error::usage(format!(
-            "{}: cannot be one of several destinations (tee writes to several)",
+            "{}: cannot be one of several destinations (pipe fastcp into tee)",
             name(dest)
         )));
     }
@@ -147,8 +147,7 @@ pub(super) fn digest_lists(file: PathBuf, request: &Request) -> Result<Vec<PathB
     match lists.iter().find(|path| !seen.insert(*path)) {
         None => Ok(lists),
         Some(twice) => Err(Error::usage(format!(
-            "--digests: the lists of two destinations would both be {}: copy to one of them after \
-             the other",
+            "--digests: the lists of two destinations would both be {}: copy in several runs",
             printable(twice.as_os_str().as_bytes())
         ))),
     }

@@ -16,7 +16,7 @@ const PROGRESS: &str =
 const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";
-const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 chooses";
+const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets it";
 const VERIFIES: &str = "fastcp verifies every chunk with BLAKE3 anyway";
 const NEWER: &str = "fastcp does not compare times; --no-clobber keeps files that exist";
 const LINKS: &str = "symbolic links stay links; -L follows them";
@@ -79,7 +79,7 @@ const HABITS: &[(&[&str], &str)] = &[
         NEWER,
     ),
     (
-        &["--ignore-existing", "--existing", "--interactive"],
+        &["--ignore-existing", "--interactive"],
         "--no-clobber keeps files that exist",
     ),
     (&["-V"], "write --version"),
@@ -112,6 +112,7 @@ const HABITS: &[(&[&str], &str)] = &[
             "--min-age",
             "--max-depth",
             "--cvs-exclude",
+            "--existing",
         ],
         ALL_FILES,
     ),
@@ -222,7 +223,7 @@ pub(super) fn unknown_option(
     let tip = tip.map_or_else(String::new, |tip| format!(": {tip}"));
     let others = with(name, line, command).into_iter().map(|letter| {
         let tip = habit(&letter).map_or_else(String::new, |tip| format!(": {tip}"));
-        format!("; nor {letter}{tip}")
+        format!("; no {letter}{tip}")
     });
     let others: String = others.collect();
     let name = crate::units::printable(name.as_bytes());
@@ -298,7 +299,7 @@ mod tests {
         for (line, tip) in [
             ("-a a h:", "-rp copies trees"),
             ("-avz a h:", "-rp copies trees"),
-            ("-avz a h:", "; nor -z: fastcp compresses"),
+            ("-avz a h:", "; no -z: fastcp compresses"),
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
             ("-n a h:", "no dry run"),

@@ -1,5 +1,5 @@
 //! The command line: parsed ([`args`]), checked ([`check`]) and passed to a session, whose
-//! outcome becomes the exit code. No other module knows about the command line.
+//! outcome becomes the exit code. No other module uses clap.
 
 mod args;
 mod check;

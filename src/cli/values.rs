@@ -15,7 +15,7 @@ pub(super) fn kbit(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(kbit @ 1..=KBIT_MAX) => Ok(kbit),
         _ => Err(format!(
-            "expected Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 is 8 Mbit/s)"
+            "expected Kbit/s, a plain number from 1 to {KBIT_MAX} (8192 is 1.05 MB/s)"
         )),
     }
 }

@@ -49,7 +49,7 @@ pub enum ControlError {
     Closed,
     #[error("the ssh connection failed: {}", reason_of(.0))]
     Io(#[from] io::Error),
-    #[error("fastcp there sent an invalid message: {0}")]
+    #[error("fastcp there sent an invalid message: {0}; please report this bug")]
     BadMessage(#[from] BadMessage),
     #[error("{0}")]
     BadHello(#[from] BadHello),

@@ -114,7 +114,7 @@ pub(super) fn make_private(dir: &Path) -> Result<()> {
         .map_err(failed)?;
     let found = std::fs::symlink_metadata(dir).map_err(failed)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        let message = "belongs to another user, so no journal is kept there; set XDG_STATE_HOME";
+        let message = "is not a directory of this user, so it gets no journal; set XDG_STATE_HOME";
         return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir));
     }
     if found.mode() & 0o077 != 0 {

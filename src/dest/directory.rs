@@ -188,7 +188,7 @@ impl Directory {
 
     fn stat(&self) -> Result<Stat> {
         let stat = self.dir.handle().and_then(|fd| Ok(fstat(&*fd)?));
-        stat.map_err(|cause| self.error("cannot open", cause))
+        stat.map_err(|cause| self.error("cannot read its status", cause))
     }
 
     fn chmod(&self, mode: u32) -> Result<()> {

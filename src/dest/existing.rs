@@ -91,7 +91,7 @@ pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {
 
 /// The error for an entry that may not be replaced.
 pub fn stays(slot: &EntrySlot, rules: &Rules) -> Error {
-    slot.refused(if rules.blind {
+    slot.refused(if rules.blind || rules.untouched {
         "exists, and this key may not replace it"
     } else {
         "exists with other content (--no-clobber)"

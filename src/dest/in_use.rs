@@ -33,8 +33,8 @@ pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Resu
     let is_file = fstat(&fd).is_ok_and(|stat| file_type(&stat) == FileType::RegularFile);
     if is_file && is_open_for_writing(&File::from(fd)) {
         return Err(slot.refused(
-            "is open for writing in another process, which would continue to write to the \
-             replaced file (--force replaces it all the same)",
+            "is open for writing in another process, which would continue to write to the old \
+             file (--force replaces it anyway)",
         ));
     }
     Ok(())

@@ -172,7 +172,7 @@ fn make_durable(slot: &EntrySlot, rules: &Rules) -> Result<()> {
 }
 
 fn gone(slot: &EntrySlot, what: &str) -> Error {
-    let message = format!("the file that it is a hard link to {what}");
+    let message = format!("its hard link target {what}");
     Error::new(Kind::Entry, Side::Dest, message).at(slot.path())
 }
 

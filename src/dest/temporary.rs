@@ -76,7 +76,7 @@ impl Temporary {
     /// Locks a new file. None if that fails: another process was faster, or there are no locks and
     /// the file needs a name that no other process finds.
     fn own(slot: &EntrySlot, fd: OwnedFd, name: OwnName, lock: bool) -> Result<Option<Temporary>> {
-        let stat = fstat(&fd).map_err(|cause| slot.error("cannot create a file", cause))?;
+        let stat = fstat(&fd).map_err(|cause| slot.error("cannot read its status", cause))?;
         let mut made = Temporary {
             slot: slot.clone(),
             file: File::from(fd),

@@ -1,6 +1,6 @@
 //! A block device at either end: its size, its users, and reads and writes at offsets.
 //!
-//! A device is opened for writing with `O_EXCL`. The kernel then refuses a device that is mounted,
+//! Without `--force` a device is opened for writing with `O_EXCL`. The kernel then refuses a device that is mounted,
 //! used as swap, or part of another device. [`usage`] finds out who uses it, for the message.
 
 mod bounce;
@@ -287,9 +287,9 @@ fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()>
     let used = used.and_then(|stat| used_by(stat.st_rdev));
     let way_out = match access {
         DeviceUse::Write { patience } if used.is_none() && waited < patience => return Ok(()),
-        DeviceUse::Write { .. } => "end that use first, or overwrite the device with --force",
+        DeviceUse::Write { .. } => "free it first, or overwrite it with --force",
         // Some kernels never allow writing to a mounted device.
-        DeviceUse::Read | DeviceUse::WriteByForce => "end that use first",
+        DeviceUse::Read | DeviceUse::WriteByForce => "free it first",
     };
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let message = format!("{used}; {way_out}");

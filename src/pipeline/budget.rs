@@ -144,10 +144,9 @@ impl Budget {
                 (1, 1) => {
                     let least = ((4 + WINDOW_MIN) * slot + context) as u64;
                     return Err(Error::usage(format!(
-                        "--memory: {} is too little for one stream and one worker thread; give at least \
-                         {}M",
+                        "--memory: {} is too little for this --compress; give at least {}Mi",
                         size(memory),
-                        least.div_ceil(1_000_000)
+                        least.div_ceil(1 << 20)
                     )));
                 }
                 (1, _) => workers -= 1,

@@ -170,9 +170,7 @@ impl Bootstrap<'_> {
         let (shown_system, shown) = (printable(system.as_bytes()), printable(machine.as_bytes()));
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if system != "Linux" || !machine.chars().all(is_name) {
-            let message = format!(
-                "it runs {shown_system} on {shown}, and fastcp runs on Linux only; use scp"
-            );
+            let message = format!("fastcp does not support {shown_system} on {shown}; use scp");
             return Err(self.refusal(message));
         }
         if !self.may_install {

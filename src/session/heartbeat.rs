@@ -310,7 +310,7 @@ impl HeartShared {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
             HeartPlace::Client { host, .. } => format!(
-                "nothing was heard from {host} for {seconds} s; is the link or the host down?"
+                "nothing was heard from {host} for {seconds} s (--timeout); the link or host is down"
             ),
             HeartPlace::Server { .. } => {
                 format!("nothing was heard from the client for {seconds} s")

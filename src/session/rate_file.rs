@@ -31,7 +31,7 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
         .custom_flags(OFlags::NONBLOCK.bits() as i32);
     let read = options.open(path).and_then(|file| {
         if !file.metadata()?.is_file() {
-            return Err(std::io::Error::other("it is not a regular file"));
+            return Err(std::io::Error::other("not a regular file"));
         }
         file.take(TEXT_MAX).read_to_string(&mut text)
     });

@@ -25,8 +25,8 @@ impl LastOutput<'_> {
     /// Text that follows the statement that it failed.
     fn why(&self) -> String {
         match (self.is_shown, last_lines(self.stderr.as_bytes())) {
+            (_, last) if last.is_empty() => String::new(),
             (true, _) => " (its message is above)".to_owned(),
-            (false, last) if last.is_empty() => String::new(),
             (false, last) => format!(" ({last})"),
         }
     }
@@ -248,7 +248,7 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
         ),
         (_, Some(code)) if code == Kind::Breach.exit_code() || code == RUST_PANIC => {
             let message = "fastcp there stopped with an internal error (its message is above); please \
-                           report it";
+                           report this bug";
             Some(Error::new(Kind::Breach, Side::Here, message))
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {

@@ -116,7 +116,7 @@ impl ConnectionChoice<'_> {
         let why = match (lossy, full) {
             _ if is_doubtful => "the path may have become longer",
             (true, _) => "the path loses packets",
-            (_, true) => "their windows are full",
+            (_, true) => "TCP windows are full",
             _ => "the network is the limit",
         };
         Some(self.proposal(change, wanted, why))

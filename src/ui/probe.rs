@@ -128,7 +128,7 @@ fn destination(tried: &Tried) -> String {
 
 fn link(carried: &Carried) -> String {
     let note = match carried.up {
-        0 => "  inside the login".to_owned(),
+        0 => "  inside the ssh login".to_owned(),
         up if up < carried.streams => format!("  only {up} connected"),
         _ => String::new(),
     };
@@ -186,7 +186,7 @@ fn formula(expected: &ExpectedCopy) -> (String, String) {
         ("workers / cost here", per_ns(*workers_here, *here_ns)),
         match *processors {
             Some(processors) => ("processors / both", per_ns(processors, here_ns + there_ns)),
-            None => ("there", per_ns(*workers_there, *there_ns)),
+            None => ("workers / cost there", per_ns(*workers_there, *there_ns)),
         },
     ];
     terms.extend(read.map(|read| ("read", rate(read))));
@@ -276,7 +276,7 @@ mod tests {
         let (names, numbers) = formula(&expected);
         assert_eq!(
             names,
-            "link x ratio, workers / cost here, there, read, write"
+            "link x ratio, workers / cost here, workers / cost there, read, write"
         );
         assert_eq!(
             numbers,
@@ -308,7 +308,10 @@ mod tests {
             carried(16, 8),
             ["  16          81.4 MB/s  only 8 connected"]
         );
-        assert_eq!(carried(1, 0), ["  1           81.4 MB/s  inside the login"]);
+        assert_eq!(
+            carried(1, 0),
+            ["  1           81.4 MB/s  inside the ssh login"]
+        );
         let round_trip = rows(&Finding::RoundTrip(Duration::from_micros(50_430)));
         assert_eq!(
             round_trip,

@@ -77,10 +77,10 @@ fn broken(line: &str, width: usize) -> Vec<String> {
 }
 
 /// A notice about hard links that were not kept.
-pub(super) fn unlinked(files: u64) -> String {
+pub(super) fn unlinked(names: u64) -> String {
     format!(
-        "fastcp: too many hard links to keep in memory: those of {} were copied as separate files",
-        plural(files, "file", "files")
+        "fastcp: too many hard links to keep in memory: {} copied as separate files",
+        plural(names, "name was", "names were")
     )
 }
 
@@ -101,11 +101,11 @@ fn done(outcome: &Outcome) -> String {
     );
     let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
     if changed > 0 {
-        line += &format!(" ({} sent again because it changed)", size(changed));
+        line += &format!(" ({} sent again: the source changed)", size(changed));
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
-            " ({} not sent: already equal, or zeros)",
+            " ({} not sent: already there, or zeros)",
             size(counters.unsent_bytes)
         );
     }
@@ -340,7 +340,7 @@ pub(super) mod tests {
         assert_eq!(
             lines(&outcome, 80),
             [
-                "3 files, 1.07 GB (1.00 MB not sent: already equal, or zeros),",
+                "3 files, 1.07 GB (1.00 MB not sent: already there, or zeros),",
                 "600 MB of it already there and verified,",
                 "3.00 MB were damaged at the destination and sent again, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"
@@ -365,7 +365,7 @@ pub(super) mod tests {
         outcome.counters.again_bytes = 300_000_000;
         assert_eq!(
             lines(&outcome, 80)[0],
-            "3 files, 1.07 GB (300 MB sent again because it changed) in 4.7 s, 228 MB/s"
+            "3 files, 1.07 GB (300 MB sent again: the source changed) in 4.7 s, 228 MB/s"
         );
     }
 

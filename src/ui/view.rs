@@ -95,7 +95,7 @@ pub(super) fn lines(
 
 /// The number of finished destinations. The other lines show the slowest one.
 pub(super) fn several((over, all): (usize, usize)) -> String {
-    format!("{over} of {all} destinations done, this is the slowest")
+    format!("slowest destination; {over} of {all} done")
 }
 
 pub(super) fn scanning(snapshot: &Snapshot) -> String {

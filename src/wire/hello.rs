@@ -95,12 +95,12 @@ fn is_zero(number: &u16) -> bool {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadHello {
     #[error(
-        "its answer is not from fastcp: the login may print too much, or another program runs \
-         (see --remote-path)"
+        "sent unexpected output before fastcp started (a login script, or another program: see \
+         --remote-path)"
     )]
     NotAHello,
     #[error(
-        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), this is protocol \
+        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), this host \
          {PROTOCOL_MIN} to {PROTOCOL_MAX} (fastcp {}): install the same version on both hosts",
         env!("CARGO_PKG_VERSION")
     )]

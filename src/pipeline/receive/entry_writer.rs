@@ -243,7 +243,7 @@ impl EntryWriter<'_> {
                     // The first name failed here or at the sender, so this entry fails too. It is
                     // not checked whether the first name was announced: if a source changes all the
                     // time, only this entry should fail.
-                    let message = "the file that it is a hard link to was not copied";
+                    let message = "its hard link target was not copied";
                     let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
                     self.entries().fail(entry.id, entry.parent, &error);
                     return None;

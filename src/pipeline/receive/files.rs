@@ -143,7 +143,7 @@ impl Files {
             Error::new(
                 Kind::Lost,
                 Side::Dest,
-                "could not be completed: a write to it has not ended",
+                "a write to it has not ended; check the disk",
             )
             .at(file.path())
         })?;

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::RouteChooser;
 use super::active::Running;
+use crate::error::reason_of;
 use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;
@@ -94,7 +95,8 @@ impl RouteChooser<'_> {
         let listener = match listener {
             Ok(listener) => listener,
             Err(error) => {
-                let why = format!("no stream: this machine cannot open a port: {error}");
+                let why = reason_of(&error);
+                let why = format!("no stream: this machine cannot open a port: {why}");
                 return running.start(Route::Reverse, async { why });
             }
         };

@@ -76,7 +76,7 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     let done = run.wait();
     completes(case, &done);
     done.says("connection to far lost (ssh was killed by signal 9)")
-        .says("(giving up in 5m)")
+        .says("(giving up in 5 min 00 s)")
         .says("logged in again once");
     // Between two hosts the sender reports to the client four times a second. Only chunks placed
     // since the last report may count as already there.
