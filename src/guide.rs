@@ -17,6 +17,7 @@ pages! {
     scp = "scp",
     rsync = "rsync",
     destination = "destination",
+    choosing = "choosing",
     pipes = "pipes",
     devices = "devices",
     many_hosts = "many-hosts",

@@ -137,6 +137,7 @@
 //! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
+//! selection ...... which entries of a source are copied
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! algorithms ..... compression and encryption, with their numbers on the wire
@@ -247,6 +248,7 @@ pub mod program;
 pub mod progress;
 pub mod report;
 pub mod seal;
+pub mod selection;
 pub mod session;
 pub mod source;
 pub mod ssh;

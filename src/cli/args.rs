@@ -14,10 +14,11 @@ use clap::{ArgAction, Parser};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
+use super::choice::RuleArgs;
 use super::forced_command::Permits;
 use super::values::{
-    RateArgument, address, compress, congestion, idle, kbit, memory, ports, rate, retry_for, route,
-    rsh, timeout, user,
+    RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
+    route, rsh, timeout, user,
 };
 
 const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
@@ -28,8 +29,9 @@ parallel streams. SOURCE and DEST are [USER@]HOST:PATH, a local PATH (./a:b if
 it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
-Topics: scp rsync destination pipes devices many-hosts backups database-moves
-routes tuning resume exit-codes install confined-keys security developing
+Topics: scp rsync destination choosing pipes devices many-hosts backups
+database-moves routes tuning resume exit-codes install confined-keys security
+developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
@@ -49,6 +51,7 @@ Examples:
   fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine, without ssh";
 
 const COPYING: &str = "Copying";
+pub(super) const CHOOSING: &str = "Choosing files";
 const STREAMS: &str = "Pipes and commands";
 const METADATA: &str = "Metadata and links";
 const SSH: &str = "ssh";
@@ -112,6 +115,27 @@ pub(super) struct Args {
     /// Write a list of digests for b3sum --check
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub rules: RuleArgs,
+    /// Leave out what CVS ignores: *.o, *~, .git/ ...
+    #[arg(long, help_heading = CHOOSING)]
+    pub cvs_exclude: bool,
+    /// Leave out files larger than SIZE
+    #[arg(long, value_name = "SIZE", help_heading = CHOOSING, value_parser = units::parse_size)]
+    pub max_size: Option<u64>,
+    /// Leave out files smaller than SIZE
+    #[arg(long, value_name = "SIZE", help_heading = CHOOSING, value_parser = units::parse_size)]
+    pub min_size: Option<u64>,
+    /// Leave out files modified more than AGE ago (7d)
+    #[arg(long, value_name = "AGE", help_heading = CHOOSING, value_parser = age)]
+    pub max_age: Option<Duration>,
+    /// Leave out files modified less than AGE ago
+    #[arg(long, value_name = "AGE", help_heading = CHOOSING, value_parser = age)]
+    pub min_age: Option<Duration>,
+    /// Do not enter other file systems
+    #[arg(short = 'x', long, help_heading = CHOOSING)]
+    pub one_file_system: bool,
 
     /// Copy the output of CMD, run here or on HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]

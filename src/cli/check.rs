@@ -12,6 +12,7 @@ use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::args::Args;
+use super::choice;
 use super::ends::ends;
 use super::fan_out;
 use super::request::{rate_limit, request};
@@ -82,6 +83,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ));
     }
     let rate_limit = rate_limit(&args)?;
+    let selector = choice::selector(&args, &sources)?;
     let digests = args.digests.clone();
     let ignored = args.ignored.told();
     let output = Output {
@@ -95,6 +97,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         also,
         ..request(args, sources, dest, rate_limit)
     };
+    request.options.selector = selector;
     if let Some(file) = digests {
         request.digest_lists = fan_out::digest_lists(file, &request)?;
     }

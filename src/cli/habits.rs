@@ -9,8 +9,7 @@ use clap::{Arg, Command};
 const OWNERS: &str = "fastcp does not copy owners, groups, ACLs and extended attributes; \
                       -p keeps modes and times";
 const DELETES: &str = "fastcp never deletes files at the destination";
-const ALL_FILES: &str = "fastcp copies whole directories; name the files to copy, or a pattern such \
-                         as 'host:*.log'";
+const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
     "progress is shown if stderr is a terminal; --summary prints the result in any case";
 const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
@@ -99,23 +98,7 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--remove-source-files", "--move"],
         "fastcp never deletes source files",
     ),
-    (
-        &[
-            "--exclude",
-            "--include",
-            "--exclude-from",
-            "--include-from",
-            "--filter",
-            "--max-size",
-            "--min-size",
-            "--max-age",
-            "--min-age",
-            "--max-depth",
-            "--cvs-exclude",
-            "--existing",
-        ],
-        ALL_FILES,
-    ),
+    (&["--max-depth", "--existing"], ALL_FILES),
     (
         &["--files-from"],
         "fastcp reads no list of files: name them as SOURCEs",
@@ -171,7 +154,7 @@ const HABITS: &[(&[&str], &str)] = &[
         ],
         BACKUPS,
     ),
-    (&["-f"], "--force replaces files that others have open"),
+    (&["-f"], "--filter RULE takes rsync's rules, --force replaces files in use"),
     (
         &["--target-directory"],
         "the destination is the last operand",
@@ -195,10 +178,6 @@ const HABITS: &[(&[&str], &str)] = &[
         "write --bwlimit RATE, such as 40M",
     ),
     (&["--contimeout"], "write --timeout TIME"),
-    (
-        &["--one-file-system", "-x"],
-        "fastcp copies across file systems; there is no option against it",
-    ),
     (
         &["-W", "--whole-file"],
         "fastcp sends whole files; an interrupted copy is resumed",
@@ -304,7 +283,7 @@ mod tests {
             ("-e ssh a h:", "-P PORT"),
             ("-n a h:", "no dry run"),
             ("--delete a h:", "never deletes"),
-            ("--exclude=*.o a h:", "whole directories"),
+            ("--max-depth=2 a h:", "choose files"),
             ("--recursive a h:", "write -r"),
             ("--preserve=all a h:", "-p keeps"),
             ("--remove-source-files a h:", "never deletes source files"),
@@ -328,13 +307,12 @@ mod tests {
             ("--links a h:", "symbolic links stay"),
             ("--dereference a h:", "write -L"),
             ("-b a h:", "keeps no backups"),
-            ("-f a h:", "--force replaces"),
+            ("-f a h:", "--filter RULE"),
             ("--target-directory=x a", "the last operand"),
             ("--mkpath a h:", "mkdir -p"),
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
             ("--contimeout 5 a h:", "--timeout TIME"),
-            ("-x a h:", "across file systems"),
             ("-W a h:", "sends whole files"),
             ("--stream 4 a h:", "did you mean --streams?"),
             ("--verison", "did you mean --version?"),

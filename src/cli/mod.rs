@@ -3,6 +3,7 @@
 
 mod args;
 mod check;
+mod choice;
 mod ends;
 mod exit;
 mod fan_out;

@@ -1,5 +1,7 @@
 //! Conversion of the checked arguments to a session's [`Request`].
 
+use std::sync::Arc;
+
 use crate::error::Result;
 use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate_file};
 use crate::tuner::POLITE_STREAMS;
@@ -59,6 +61,7 @@ pub(super) fn request(
             nice: args.nice,
             drop_cache: args.drop_cache,
             polite: args.polite,
+            selector: Arc::default(),
         },
         ssh,
         rsh: args.rsh,

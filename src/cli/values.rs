@@ -155,6 +155,10 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     }
 }
 
+pub(super) fn age(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 12h, 7d, 6months)"))
+}
+
 /// A file that has not grown for a day is assumed to be complete.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 

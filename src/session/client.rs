@@ -204,6 +204,7 @@ impl Client<'_> {
             Some(_) => (DialRole::Sends, Flow::Out),
             None => (DialRole::Receives, Flow::In),
         };
+        self.request.check_selects(&server.host, &server.hello)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;

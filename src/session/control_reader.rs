@@ -191,6 +191,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)
+        | Message::Select(_)
         | Message::Listen(_)
         | Message::Dial(_)
         | Message::Digests(_)

@@ -16,7 +16,7 @@ use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
 use crate::session::{owner, probe_place};
-use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec, Sources, Walk};
+use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec, Sources, Walk, WalkOptions};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
 
@@ -55,7 +55,7 @@ impl Expanded {
             Some(pipe) => Sources::Pipe(pipe),
             None => {
                 let handles = Arc::new(Handles::default());
-                let walk = Walk::new(self.named, options.follow_links, handles);
+                let walk = Walk::new(self.named, walk_options(options), handles);
                 Sources::Files(Box::new(walk))
             }
         }
@@ -64,7 +64,7 @@ impl Expanded {
     /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
         let mut totals = match &self.pipe {
-            None => source::scan(&self.named, options.follow_links, found),
+            None => source::scan(&self.named, &walk_options(options), found),
             Some(pipe) => Totals {
                 files: 1,
                 streams: 1,
@@ -103,6 +103,13 @@ impl Expanded {
     }
 }
 
+fn walk_options(options: &CopyOptions) -> WalkOptions {
+    WalkOptions {
+        follow_links: options.follow_links,
+        selector: options.selector.clone(),
+    }
+}
+
 /// Looks up the operands of this machine; a missing one is a failed entry. The lookup has its own
 /// thread: a disk that hangs blocks neither this session nor another.
 ///
@@ -123,6 +130,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         remote: false,
         confine: None,
     };
+    let options = &request.options;
     let shared = client.shared.as_ref();
     let pipe = shared
         .and_then(SharedSource::pipe)
@@ -136,7 +144,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
             return Expanded::default();
         }
         let (mut named, mut errors) =
-            source::expand(&source.path, &lookup, request.options.recursive);
+            source::expand(&source.path, &lookup, options.recursive, &options.selector);
         if shared.is_some_and(|shared| shared.named_pipe().is_none()) {
             let streams = named.extract_if(.., |named| named.is_pipe());
             errors.extend(streams.map(read_once));
@@ -282,7 +290,8 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             .iter()
             .filter(|root| root.operand as usize == n)
             .collect();
-        if answers.is_empty() && !told {
+        // Filter rules may leave out all that an operand names.
+        if answers.is_empty() && !told && !request.options.selector.is_choosing() {
             let message = "fastcp there sent neither this file nor an error; install the same \
                            version on both hosts";
             let path = OsStr::from_bytes(&operand.path);

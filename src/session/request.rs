@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::algorithms::Compress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Side};
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
+use crate::units::printable;
+use crate::wire::hello::Hello;
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -185,6 +187,26 @@ impl Request {
     pub fn hosts(&self) -> Option<(&Host, &Host)> {
         let source = self.sources.first()?.host.as_ref()?;
         Some((source, self.dest.host.as_ref()?))
+    }
+
+    /// True if a remote host reads the sources and must know which entries to copy.
+    pub fn selects_there(&self) -> bool {
+        let is_there = self.sources.iter().any(|source| source.host.is_some());
+        is_there && self.options.selector.is_choosing()
+    }
+
+    /// # Errors
+    /// `Kind::FarEnd` if `host`, which reads the sources, is too old to be told which entries to
+    /// copy.
+    pub fn check_selects(&self, host: &Host, hello: &Hello) -> Result<()> {
+        if !self.selects_there() || hello.can_select() {
+            return Ok(());
+        }
+        let message = format!(
+            "fastcp on {} is older and would copy all files: install the same version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
     }
 
     /// The host at one of the ends; None if both are on this machine.

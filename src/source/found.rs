@@ -221,8 +221,13 @@ pub(super) mod trees {
             base: dir.to_owned(),
             remote: false,
         };
-        let (roots, _) = expand(dir.as_os_str().as_bytes(), &lookup, true);
-        let steps = Walk::new(roots, false, Arc::default());
+        let (roots, _) = expand(
+            dir.as_os_str().as_bytes(),
+            &lookup,
+            true,
+            &Default::default(),
+        );
+        let steps = Walk::new(roots, crate::source::WalkOptions::default(), Arc::default());
         let mut files: Vec<_> = steps
             .filter_map(|step| match step {
                 Step::Entry(found) if found.entry.size > 0 || found.entry.parent != 0 => {

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Side};
-use crate::manifest::{EntryId, Name, Root, file_type};
+use crate::manifest::{EntryId, Name, Root, Timestamp, file_type};
+use crate::selection::{DirectoryRules, Selector};
 
 use super::device::{self, is_device};
 use super::found::special;
@@ -65,6 +66,16 @@ impl NamedSource {
         }
     }
 
+    /// Contents have no name that a rule could match.
+    fn is_taken(&self, selector: &Selector) -> bool {
+        let (name, top) = (self.name.as_bytes(), DirectoryRules::default());
+        let by_name = || selector.takes(&top, b"", name, self.is_directory());
+        let modified = Timestamp::mtime(&self.stat).s;
+        let is_file = file_type(&self.stat) == FileType::RegularFile;
+        let fits = || selector.takes_file(self.stat.st_size as u64, modified);
+        self.contents || (by_name() && (!is_file || fits()))
+    }
+
     /// A warning to show the user before the copy.
     pub fn warning(&self) -> Option<String> {
         device::warning(&self.path, &self.stat)
@@ -84,8 +95,20 @@ impl NamedSource {
     }
 }
 
-/// Looks up `typed`, the path of an operand. Without `recursive`, directories are refused.
-pub fn expand(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<NamedSource>, Vec<Error>) {
+/// Looks up `typed`, the path of an operand. Without `recursive`, directories are refused. What
+/// `selector` leaves out is neither found nor an error.
+pub fn expand(
+    typed: &[u8],
+    lookup: &Lookup,
+    recursive: bool,
+    selector: &Selector,
+) -> (Vec<NamedSource>, Vec<Error>) {
+    let (mut found, failed) = find(typed, lookup, recursive);
+    found.retain(|named| named.is_taken(selector));
+    (found, failed)
+}
+
+fn find(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<NamedSource>, Vec<Error>) {
     let path = match &lookup.confine {
         Some(confine) => match confine.names(typed) {
             Ok(_) => with_home(typed, confine.path()),
@@ -360,7 +383,7 @@ mod tests {
         ];
         for (typed, wanted, (directory, contents)) in table {
             let shown = String::from_utf8_lossy(typed);
-            let (found, failed) = expand(typed, &lookup, true);
+            let (found, failed) = expand(typed, &lookup, true, &Selector::default());
             assert!(failed.is_empty(), "{shown}: {failed:?}");
             assert_eq!(found.len(), 1, "{shown}");
             assert_eq!(found[0].name.as_bytes(), *wanted, "{shown}");
@@ -400,7 +423,7 @@ mod tests {
             ),
         ];
         for (typed, kind, message) in table {
-            let (found, failed) = expand(typed, &lookup, false);
+            let (found, failed) = expand(typed, &lookup, false, &Selector::default());
             assert!(found.is_empty());
             assert_eq!(failed.len(), 1);
             assert_eq!(
@@ -412,7 +435,7 @@ mod tests {
                 Some(OsStr::from_bytes(typed).as_ref())
             );
         }
-        let (found, failed) = expand(b"f*", &lookup, false);
+        let (found, failed) = expand(b"f*", &lookup, false, &Selector::default());
         assert_eq!(found.len(), 3, "file, file[1] and filelink");
         assert_eq!(failed.len(), 1, "the FIFO");
     }
@@ -422,8 +445,17 @@ mod tests {
         let (_temp, mut lookup) = fixture();
         lookup.remote = false;
         for typed in [b"f*".as_slice(), b"~", b"", b"a\\ b"] {
-            assert!(expand(typed, &lookup, true).0.is_empty());
+            assert!(
+                expand(typed, &lookup, true, &Selector::default())
+                    .0
+                    .is_empty()
+            );
         }
-        assert_eq!(expand(b"file[1]", &lookup, true).0.len(), 1);
+        assert_eq!(
+            expand(b"file[1]", &lookup, true, &Selector::default())
+                .0
+                .len(),
+            1
+        );
     }
 }

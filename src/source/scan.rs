@@ -7,7 +7,7 @@ use crate::manifest::{Entry, EntryKind, Totals};
 
 use super::device::SourceDevice;
 use super::operand::NamedSource;
-use super::walk::{Step, Walk};
+use super::walk::{Step, Walk, WalkOptions};
 
 /// File systems allocate space in blocks of this many bytes.
 const BLOCK: u64 = 4096;
@@ -20,13 +20,13 @@ const PROGRESS_EVERY: u64 = 1000;
 /// the bytes of a file with several names count once.
 pub fn scan(
     roots: &[NamedSource],
-    follow_links: bool,
+    options: &WalkOptions,
     on_progress: &mut dyn FnMut(u64, u64),
 ) -> Totals {
     let mut totals = Totals::default();
     let (mut files, mut bytes) = (0, 0);
     let handles = Arc::new(Handles::default());
-    for step in Walk::new(roots.to_vec(), follow_links, handles) {
+    for step in Walk::new(roots.to_vec(), options.clone(), handles) {
         let Step::Entry(found) = step else { continue };
         if found.entry.kind == EntryKind::Directory {
             totals.directories += 1;

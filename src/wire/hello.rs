@@ -14,6 +14,9 @@ const TELLS: &str = "missing-packs";
 /// The feature of a receiver that accepts packs whose table is stored by columns.
 const COLUMNS: &str = "pack-columns";
 
+/// The feature of a sender that copies only what the client selects.
+const SELECTS: &str = "selection";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -70,6 +73,9 @@ pub struct Hello {
     /// Sent by a client: `--polite`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub polite: bool,
+    /// Sent by a client: [`Select`](super::message::Message::Select) follows the secret.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub selects: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -128,7 +134,9 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: [FINE, TELLS, COLUMNS, LARGE].map(str::to_owned).to_vec(),
+            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS]
+                .map(str::to_owned)
+                .to_vec(),
             suites,
             codecs,
             limits: PeerLimits {
@@ -146,6 +154,7 @@ impl Hello {
             trust_partial: false,
             allow_empty: false,
             polite: false,
+            selects: false,
         }
     }
 
@@ -162,6 +171,11 @@ impl Hello {
     /// True if this end, as a sender, reports recently written files and resends damaged ranges.
     pub fn tells(&self) -> bool {
         self.features.iter().any(|feature| feature == TELLS)
+    }
+
+    /// True if this end, as a sender, copies only what the client selects.
+    pub fn can_select(&self) -> bool {
+        self.features.iter().any(|feature| feature == SELECTS)
     }
 
     /// The form of pack tables that this end can receive.

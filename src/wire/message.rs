@@ -21,6 +21,7 @@ pub use self::ranges::{ByteRange, NumberRanges};
 use super::progress_report::ProgressReport;
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryId};
+use crate::selection::Selection;
 use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use entries::{
@@ -122,6 +123,8 @@ messages! {
     30 => FileDigests(Vec<FileDigest>),
     // Sent only to a sender whose hello has the feature.
     31 => Missing(Missing),
+    // Follows the secret of a client whose hello says so.
+    33 => Select(Selection),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

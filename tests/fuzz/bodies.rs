@@ -312,7 +312,7 @@ pub(super) fn patterns(typed: &[u8]) {
             base: dir.path().to_owned(),
             remote: true,
         };
-        let (named, errors) = source::expand(typed, &lookup, true);
+        let (named, errors) = source::expand(typed, &lookup, true, &Default::default());
         assert!(named.len() <= 4 && errors.len() <= 4);
         for error in errors {
             assert!(!error.to_string().contains(|c: char| c.is_control()));

@@ -22,6 +22,7 @@ mod cli {
 mod copy {
     mod alike;
     mod changing;
+    mod choosing;
     mod churn;
     mod devices;
     mod kept;

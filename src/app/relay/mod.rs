@@ -109,9 +109,14 @@ async fn log_in(
         true => (connect(source).await?, connect(dest).await?),
         false => tokio::try_join!(connect(source), connect(dest))?,
     };
-    let of_sender = owner::introduce(told(&from.hello), request);
+    request.check_selects(source, &from.hello)?;
+    let of_sender = Hello {
+        selects: false,
+        ..owner::introduce(told(&from.hello), request)
+    };
     let of_receiver = Hello {
         polite: request.options.polite,
+        selects: request.selects_there(),
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
@@ -226,7 +231,15 @@ impl RelayedSession<'_> {
                 let open = self.opening(role, suite, listens).await;
                 server.control.send(Message::Open(open)).await?;
                 let secret = SessionSecret(*secret.expose());
-                server.control.send(Message::Secret(secret)).await
+                server.control.send(Message::Secret(secret)).await?;
+                match end == RelaySide::Sender && self.request.selects_there() {
+                    true => {
+                        let selection = self.request.options.selector.selection();
+                        let select = Message::Select(selection.clone());
+                        server.control.send(select).await
+                    }
+                    false => Ok(()),
+                }
             };
             opened.await.map_err(|_| RelayEnd::lost(end))?;
         }

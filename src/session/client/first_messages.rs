@@ -15,7 +15,7 @@ use crate::wire::message::{Message, Open, Role, SessionSecret};
 use super::endpoints::Client;
 use crate::session::converse::say;
 
-/// Sends the server its role and the secret.
+/// Sends the server its role, the secret and which entries to copy.
 pub(super) async fn open(
     client: &Client<'_>,
     control: &Outgoing,
@@ -38,7 +38,12 @@ pub(super) async fn open(
     };
     say(control, Message::Open(open)).await?;
     let secret = SessionSecret(*keyring.secret.expose());
-    say(control, Message::Secret(secret)).await
+    say(control, Message::Secret(secret)).await?;
+    if request.selects_there() {
+        let selection = request.options.selector.selection();
+        say(control, Message::Select(selection.clone())).await?;
+    }
+    Ok(())
 }
 
 fn role(request: &Request) -> Role {

@@ -1,10 +1,13 @@
-//! The client's first two messages, checked.
+//! The client's first messages, checked.
+
+use std::sync::Arc;
 
 use tokio::io::AsyncRead;
 
 use crate::control::Incoming;
 use crate::error::Result;
 use crate::seal::Secret;
+use crate::selection::Selector;
 use crate::session::control_reader::lost;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::{Message, Open, SESSIONS_MAX};
@@ -14,12 +17,14 @@ use crate::session::control_reader::breach;
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// Reads the client's first two messages.
+/// Reads the client's first messages. With `selects` the third one says which entries are copied.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
+    selects: bool,
 ) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
-    let (Message::Open(open), Message::Secret(mut secret)) = (next().await?, next().await?) else {
+    let (Message::Open(mut open), Message::Secret(mut secret)) = (next().await?, next().await?)
+    else {
         return Err(breach("an unexpected first message"));
     };
     if !CHUNK_SIZES.contains(&open.chunk_size) || !open.chunk_size.is_power_of_two() {
@@ -32,5 +37,13 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
     if open.before.len() > SESSIONS_MAX {
         return Err(breach("more earlier sessions than allowed"));
     }
-    Ok((open, Secret::take(&mut secret.0)))
+    let secret = Secret::take(&mut secret.0);
+    if selects {
+        let Message::Select(selection) = next().await? else {
+            return Err(breach("no selection of files"));
+        };
+        let selector = Selector::new(selection).map_err(|why| breach(&why.to_string()))?;
+        open.options.selector = Arc::new(selector);
+    }
+    Ok((open, secret))
 }

@@ -110,9 +110,9 @@ async fn named(
     let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
         let (typed, lookup) = (typed.clone(), lookup.clone());
-        let recursive = open.options.recursive;
+        let (recursive, selector) = (open.options.recursive, open.options.selector.clone());
         let (found, errors) = off_task(move || {
-            let (found, errors) = source::expand(&typed, &lookup, recursive);
+            let (found, errors) = source::expand(&typed, &lookup, recursive, &selector);
             // ssh forwards this to the user.
             let warnings = found.iter().filter_map(NamedSource::warning);
             warnings.for_each(|line| tell()(&line));

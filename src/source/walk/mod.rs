@@ -9,6 +9,7 @@
 //! directory, which ends with its `EndDirectory`; last the further names of files with several
 //! names (hard links). When [`names::FURTHER_NAMES_MAX`] of these are waiting, they come at once.
 
+mod choice;
 mod level;
 mod names;
 mod spot;
@@ -29,6 +30,8 @@ use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
+use crate::selection::Selector;
+use choice::Choice;
 use level::Level;
 use names::{FirstNames, FurtherName, FurtherNames};
 use spot::WalkSpot;
@@ -66,8 +69,10 @@ pub struct Walk {
     handles: Arc<Handles>,
     /// The directory of the last named file, because most operands share it.
     last_parent: Option<(PathBuf, Arc<Dir>)>,
-    /// Named directories that are not walked yet.
-    trees: VecDeque<(EntryId, Arc<Dir>)>,
+    choice: Choice,
+    /// Named directories that are not walked yet, with their names if not only their contents are
+    /// copied.
+    trees: VecDeque<(EntryId, Arc<Dir>, Option<Name>)>,
     /// The directory that was announced last and is entered next.
     entering: Option<Entering>,
     levels: Vec<Level>,
@@ -84,17 +89,30 @@ struct Entering {
     identity: (u64, u64),
 }
 
+/// What the user wants to be copied of the trees.
+#[derive(Clone, Debug, Default)]
+pub struct WalkOptions {
+    /// Symbolic links inside trees are copied as the files that they lead to.
+    pub follow_links: bool,
+    pub selector: Arc<Selector>,
+}
+
 impl Walk {
-    /// With `follow_links`, symbolic links inside trees are copied as the files that they lead to.
-    pub fn new(roots: Vec<NamedSource>, follow_links: bool, handles: Arc<Handles>) -> Walk {
+    pub fn new(roots: Vec<NamedSource>, options: WalkOptions, handles: Arc<Handles>) -> Walk {
+        let WalkOptions {
+            follow_links,
+            selector,
+        } = options;
+        let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
             next_id: root_id(roots.len()),
             first_names: FirstNames::new(roots.len() == 1 && !follow_links),
-            is_confined: roots.iter().any(|root| root.confine.is_some()),
+            is_confined,
             roots: roots.into_iter().enumerate(),
             follow_links,
             handles,
             last_parent: None,
+            choice: Choice::new(selector, is_confined),
             trees: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
@@ -134,8 +152,8 @@ impl Walk {
                     self.leave();
                 }
             }
-        } else if let Some((id, dir)) = self.trees.pop_front() {
-            self.push_level(id, dir);
+        } else if let Some((id, dir, name)) = self.trees.pop_front() {
+            self.push_level(id, dir, name.as_ref());
         } else if let Some(further) = self.further_names.take() {
             self.further_name(further);
         } else {
@@ -151,7 +169,8 @@ impl Walk {
             let mut stat = rustix::fs::fstat(&*fd)?;
             let list = |room: &mut [u8]| fgetxattr(&*fd, acl::ACCESS, room);
             stat.st_mode = mode_without_list(stat.st_mode, list);
-            self.trees.push_back((id, dir.clone()));
+            let name = (!root.contents).then(|| root.name.clone());
+            self.trees.push_back((id, dir.clone(), name));
             let kind = EntryKind::Directory;
             let spot = self.root_spot(id, dir, root);
             self.announce(id, spot, kind, &stat);
@@ -216,6 +235,7 @@ impl Walk {
             through_link: self.follow_links,
         };
         match spot.stat() {
+            Ok(stat) if !self.choice.takes(&spot.name, &stat) => {}
             Ok(stat) => self.visit(spot, stat),
             Err(cause) => {
                 let dangling = spot.through_link && spot.dir.stat(spot.name.as_os_str()).is_ok();
@@ -301,13 +321,18 @@ impl Walk {
         }
         stat.st_mode = spot.mode_without_list(stat.st_mode);
         let id = self.number(&spot);
-        self.entering = Some(Entering {
+        let is_elsewhere = self.choice.is_elsewhere(stat.st_dev);
+        self.entering = (!is_elsewhere).then(|| Entering {
             id,
             parent: spot.dir.clone(),
             name: spot.name.clone(),
             identity,
         });
         self.announce(id, spot, EntryKind::Directory, &stat);
+        if is_elsewhere {
+            self.queued
+                .push_back(Step::EndDirectory { id, children: 0 });
+        }
     }
 
     fn enter(&mut self, entering: Entering) {
@@ -323,7 +348,9 @@ impl Walk {
             parent.child(&name)
         };
         match opened {
-            Ok(dir) if dir.identity() == identity => return self.push_level(id, dir),
+            Ok(dir) if dir.identity() == identity => {
+                return self.push_level(id, dir, Some(&name));
+            }
             Ok(_) => {
                 let error = Error::new(Kind::Changed, Side::Source, REPLACED);
                 let error = error.at(parent.path().join(&name));
@@ -335,7 +362,13 @@ impl Walk {
             .push_back(Step::EndDirectory { id, children: 0 });
     }
 
-    fn push_level(&mut self, id: EntryId, dir: Arc<Dir>) {
+    fn push_level(&mut self, id: EntryId, dir: Arc<Dir>, name: Option<&Name>) {
+        if let Err(error) = self.choice.enter(name, &dir) {
+            self.queued.push_back(Step::Failed(error));
+            self.queued
+                .push_back(Step::EndDirectory { id, children: 0 });
+            return;
+        }
         self.levels.push(Level::new(id, dir));
         if let Some(outer) = self.levels.len().checked_sub(READING_MAX + 1) {
             self.levels[outer].pause();
@@ -343,6 +376,7 @@ impl Walk {
     }
 
     fn leave(&mut self) {
+        self.choice.leave();
         let Level { id, children, .. } = self.levels.pop().expect("called for a level");
         self.queued.push_back(Step::EndDirectory { id, children });
     }

@@ -14,14 +14,23 @@ fn named(path: &Path) -> Vec<NamedSource> {
         base: PathBuf::new(),
         remote: false,
     };
-    let (found, failed) = expand(path.as_os_str().as_bytes(), &lookup, true);
+    let (found, failed) = expand(
+        path.as_os_str().as_bytes(),
+        &lookup,
+        true,
+        &Selector::default(),
+    );
     assert_eq!(failed, []);
     found
 }
 
 /// One line per step: `id<parent name kind`, `end id children` or the error.
 fn walked(roots: Vec<NamedSource>, follow_links: bool) -> Vec<String> {
-    let lines = Walk::new(roots, follow_links, Arc::default()).map(|step| match step {
+    let options = WalkOptions {
+        follow_links,
+        ..WalkOptions::default()
+    };
+    let lines = Walk::new(roots, options, Arc::default()).map(|step| match step {
         Step::Entry(found) => {
             let entry = &found.entry;
             assert!(entry.parent < entry.id);
@@ -47,7 +56,7 @@ fn another_file_with_the_inode_of_an_earlier_one_is_no_further_name_of_it() {
     std::fs::create_dir(&top).unwrap();
     std::fs::write(top.join("one"), b"12345").unwrap();
     std::fs::hard_link(top.join("one"), top.join("other")).unwrap();
-    let walk = Walk::new(named(&top), false, Arc::default());
+    let walk = Walk::new(named(&top), WalkOptions::default(), Arc::default());
     let mut kinds = Vec::new();
     for step in walk {
         if let Step::Entry(found) = step {
@@ -111,9 +120,13 @@ fn every_kind_of_entry_is_announced_as_what_it_is() {
     assert!(lines.iter().any(|line| line.ends_with("empty Directory")));
 
     let mut told = Vec::new();
-    let totals = crate::source::scan(&named(&top), false, &mut |files, bytes| {
-        told.push((files, bytes));
-    });
+    let totals = crate::source::scan(
+        &named(&top),
+        &WalkOptions::default(),
+        &mut |files, bytes| {
+            told.push((files, bytes));
+        },
+    );
     assert_eq!((totals.files, totals.directories, totals.bytes), (3, 3, 5));
     assert_eq!(told, [(3, 5)]);
 }
@@ -189,7 +202,7 @@ fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
 
     let mut directories = 0;
     let mut content = String::new();
-    for step in Walk::new(named(temp.path()), false, handles) {
+    for step in Walk::new(named(temp.path()), WalkOptions::default(), handles) {
         match step {
             Step::Entry(found) if found.entry.kind == EntryKind::File => {
                 assert!(found.path().as_os_str().len() > 200 * DEPTH);
@@ -208,7 +221,7 @@ fn a_directory_that_vanishes_or_is_replaced_ends_empty_and_is_reported() {
     let temp = tempfile::tempdir().unwrap();
     let top = temp.path().join("top");
     std::fs::create_dir_all(top.join("sub/inner")).unwrap();
-    let mut walk = Walk::new(named(&top), false, Arc::default());
+    let mut walk = Walk::new(named(&top), WalkOptions::default(), Arc::default());
     assert!(matches!(walk.next(), Some(Step::Entry(_))));
     assert!(matches!(walk.next(), Some(Step::Entry(_))));
     std::fs::rename(top.join("sub"), temp.path().join("away")).unwrap();
@@ -235,7 +248,11 @@ fn a_further_name_that_is_replaced_is_linked_and_reported() {
     std::fs::create_dir(temp.path().join("d")).unwrap();
     std::fs::write(&one, b"").unwrap();
     std::fs::hard_link(&one, &two).unwrap();
-    let mut walk = Walk::new(named(&temp.path().join("d")), false, Arc::default());
+    let mut walk = Walk::new(
+        named(&temp.path().join("d")),
+        WalkOptions::default(),
+        Arc::default(),
+    );
     let end = walk.find(|step| matches!(step, Step::EndDirectory { .. }));
     assert!(matches!(
         end,

@@ -1,11 +1,14 @@
 //! Messages that open a session: the client's request, the secret, and addresses for data
 //! connections.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
 use crate::outcome::Remembered;
+use crate::selection::Selector;
 
 use super::limits::{self, ROOTS_MAX};
 
@@ -63,6 +66,9 @@ pub struct CopyOptions {
     /// because a message of version 1 has no field for it.
     #[serde(skip)]
     pub polite: bool,
+    /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
+    #[serde(skip)]
+    pub selector: Arc<Selector>,
 }
 
 /// The server's part in this copy.

@@ -2,6 +2,7 @@
 
 use crate::digest::Digest;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
+use crate::selection::Rule;
 
 use super::{
     ByteRange, ConnectionFacts, FileDigest, Message, NumberRanges, Open, Role, Want, WantKind,
@@ -45,6 +46,11 @@ impl Message {
                 let one = |file: &FileDigest| size_of::<FileDigest>() + file.path.len();
                 files.iter().map(one).sum()
             }
+            Message::Select(selection) => selection
+                .rules
+                .iter()
+                .map(|rule| size_of::<Rule>() + rule.text().len())
+                .sum(),
             Message::Secret(_)
             | Message::Done(())
             | Message::Credit(_)

@@ -4,6 +4,7 @@ use fastcp::algorithms::Compress;
 use fastcp::error::{Kind, Side};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
+use fastcp::selection::{Rule, RulePattern, Selection};
 use fastcp::tuner::RememberedRoutes;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
@@ -97,6 +98,7 @@ fn messages() -> Vec<Message> {
         nice: true,
         drop_cache: true,
         polite: false,
+        selector: Default::default(),
     };
     let receiver = Role::Receiver {
         path: b"x".to_vec(),
@@ -315,6 +317,33 @@ fn every_control_message_is_these_bytes() {
 }
 
 #[test]
+fn a_selection_is_these_bytes() {
+    let selection = Selection {
+        rules: vec![
+            Rule::Pattern(RulePattern {
+                takes: false,
+                negated: true,
+                pattern: b"*.o".to_vec(),
+            }),
+            Rule::cvs_file(),
+        ],
+        min_size: Some(300),
+        modified_to: Some(-1),
+        one_file_system: true,
+        ..Selection::default()
+    };
+    let message = Message::Select(selection);
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = "21001f000000020000012a2e6f010a2e63767369676e6f7265000200010\
+                  1ac020000010101";
+    assert_eq!(hex, golden);
+    let read = Message::decode(33, &bytes[HEADER_LEN..]).expect("it reads back");
+    assert_eq!(read, Some(message));
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(
@@ -330,7 +359,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

@@ -1,0 +1,213 @@
+//! Which entries of a source are copied: filter rules with rsync's syntax and meaning, bounds on
+//! size and age, and the file system.
+//!
+//! The first rule that matches an entry decides; an entry that no rule matches is copied. Nothing
+//! below a directory that is left out is looked at.
+
+mod pattern;
+mod rule;
+mod rule_list;
+
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern};
+use rule_list::RuleList;
+
+/// Most rules in one list, and most bytes of a rule file. Any list of that length is written by a
+/// program, and a list of files suits it better.
+pub const RULES_MAX: usize = 10_000;
+pub const RULE_FILE_MAX: usize = 1 << 20;
+
+/// What the user asked for, as it is sent to the source's host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    pub rules: Vec<Rule>,
+    /// Bytes of a regular file.
+    pub min_size: Option<u64>,
+    pub max_size: Option<u64>,
+    /// Seconds since 1970 of a regular file's last modification.
+    pub modified_from: Option<i64>,
+    pub modified_to: Option<i64>,
+    /// `-x`: directories on other file systems are made but not entered.
+    pub one_file_system: bool,
+}
+
+/// A [`Selection`] that is ready for use.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    selection: Selection,
+    list: RuleList,
+}
+
+impl PartialEq for Selector {
+    fn eq(&self, other: &Selector) -> bool {
+        self.selection == other.selection
+    }
+}
+
+impl Eq for Selector {}
+
+/// The rules that the files in a directory and in those above it add.
+#[derive(Clone, Debug, Default)]
+pub struct DirectoryRules {
+    /// One for each rule that names such a file.
+    files: Vec<Option<Arc<FileRules>>>,
+}
+
+/// The rules of one file.
+#[derive(Debug)]
+struct FileRules {
+    list: RuleList,
+    /// Those of the file in a directory above, which count after these.
+    outer: Option<Arc<FileRules>>,
+}
+
+/// Why the rules of a directory are unknown.
+#[derive(Debug)]
+pub enum NoRules {
+    /// The file of this name cannot be read.
+    Unreadable(Vec<u8>, io::Error),
+    /// The file of this name has a bad rule.
+    Bad(Vec<u8>, BadRule),
+}
+
+impl Selector {
+    /// # Errors
+    /// If the rules are too many or too long.
+    pub fn new(selection: Selection) -> Result<Selector, BadRule> {
+        let list = RuleList::new(selection.rules.clone(), b"")?;
+        Ok(Selector { selection, list })
+    }
+
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    /// True if something may be left out.
+    pub fn is_choosing(&self) -> bool {
+        self.selection != Selection::default()
+    }
+
+    /// True if an entry's path matters.
+    pub fn has_rules(&self) -> bool {
+        !self.selection.rules.is_empty()
+    }
+
+    /// True if the rules take the entry `name` of the directory at `path`, whose own rules are
+    /// `here`. A path is empty or begins with `/`. The top is the directory that the user named if
+    /// its contents are copied, else the one that it is in.
+    pub fn takes(
+        &self,
+        here: &DirectoryRules,
+        path: &[u8],
+        name: &[u8],
+        is_directory: bool,
+    ) -> bool {
+        if !self.has_rules() {
+            return true;
+        }
+        let mut target = [path, b"/", name].concat();
+        if is_directory {
+            target.push(pattern::DIRECTORY);
+        }
+        let of_file = |file: usize| here.verdict(file, &target);
+        self.list.verdict(&target, of_file).unwrap_or(true)
+    }
+
+    /// True if a regular file has the right size and age.
+    pub fn takes_file(&self, size: u64, modified: i64) -> bool {
+        let Selection {
+            min_size,
+            max_size,
+            modified_from,
+            modified_to,
+            ..
+        } = &self.selection;
+        min_size.is_none_or(|min| size >= min)
+            && max_size.is_none_or(|max| size <= max)
+            && modified_from.is_none_or(|from| modified >= from)
+            && modified_to.is_none_or(|to| modified <= to)
+    }
+
+    /// True if a directory on another file system than the one that the user named is not entered.
+    pub fn stays_on_one_file_system(&self) -> bool {
+        self.selection.one_file_system
+    }
+
+    /// The rules of the directory at `path` (as in [`takes`](Self::takes); empty at the top).
+    /// `outer` are those of its parent; `read` reads a file in the directory, None if there is
+    /// none.
+    ///
+    /// # Errors
+    /// If a file cannot be read or has a bad rule: what it leaves out is unknown then.
+    pub fn enter(
+        &self,
+        outer: &DirectoryRules,
+        path: &[u8],
+        mut read: impl FnMut(&[u8]) -> io::Result<Option<Vec<u8>>>,
+    ) -> Result<DirectoryRules, NoRules> {
+        let mut files = Vec::new();
+        for (n, file) in self.list.files().enumerate() {
+            let above = outer.files.get(n).cloned().flatten();
+            let above = above.filter(|_| file.is_inherited);
+            let text = read(&file.name);
+            let text = text.map_err(|e| NoRules::Unreadable(file.name.clone(), e))?;
+            files.push(match text {
+                None => above,
+                Some(text) => {
+                    let rules = FileRules::parse(&text, file, path, above);
+                    let rules = rules.map_err(|e| NoRules::Bad(file.name.clone(), e))?;
+                    Some(Arc::new(rules))
+                }
+            });
+        }
+        Ok(DirectoryRules { files })
+    }
+}
+
+impl DirectoryRules {
+    fn verdict(&self, file: usize, target: &[u8]) -> Option<bool> {
+        let mut next = self.files.get(file)?.as_ref();
+        while let Some(rules) = next {
+            if let Some(takes) = rules.list.verdict(target, |_| None) {
+                return Some(takes);
+            }
+            next = rules.outer.as_ref();
+        }
+        None
+    }
+}
+
+impl FileRules {
+    fn parse(
+        text: &[u8],
+        file: &RuleFile,
+        path: &[u8],
+        mut outer: Option<Arc<FileRules>>,
+    ) -> Result<FileRules, BadRule> {
+        let mut rules = Vec::new();
+        for parsed in RuleLines::new(text, file.form, file.splits_words) {
+            match parsed? {
+                Parsed::Rules(more) if more.iter().any(Rule::is_file) => {
+                    return Err(BadRule::new("a rule file cannot name another one"));
+                }
+                Parsed::Rules(more) => rules.extend(more),
+                Parsed::Merge { .. } => {
+                    return Err(BadRule::new("a rule file cannot name another one"));
+                }
+                Parsed::Clear => {
+                    rules.clear();
+                    outer = None;
+                }
+            }
+        }
+        let list = RuleList::new(rules, path)?;
+        Ok(FileRules { list, outer })
+    }
+}
+
+#[cfg(test)]
+mod tests;

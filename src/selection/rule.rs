@@ -1,0 +1,350 @@
+//! The syntax of filter rules: `parse_rule_tok` in `exclude.c` of rsync 3.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::printable;
+
+/// Most bytes of a bad rule that are shown.
+const SHOWN_MAX: usize = 100;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rule {
+    Pattern(RulePattern),
+    /// The rules in a file of each directory.
+    File(RuleFile),
+}
+
+/// A pattern, and what happens to the entries that match.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulePattern {
+    pub takes: bool,
+    /// The rule is for the entries that do not match.
+    pub negated: bool,
+    pub pattern: Vec<u8>,
+}
+
+/// A file with rules for its directory and those below.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleFile {
+    pub name: Vec<u8>,
+    pub is_inherited: bool,
+    pub form: LineForm,
+    pub splits_words: bool,
+}
+
+/// What the lines of a rule file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LineForm {
+    /// Rules: `- *.o`
+    Rules,
+    /// Patterns of entries to take or to leave out; `+ ` or `- ` before one says otherwise, `!`
+    /// removes the rules before it.
+    Patterns { take: bool },
+    /// Patterns, whatever they begin with.
+    BarePatterns { take: bool },
+}
+
+/// One rule as parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// None for a rule without effect in a copy.
+    Rules(Vec<Rule>),
+    /// The rules in this file stand here.
+    Merge {
+        file: Vec<u8>,
+        form: LineForm,
+        splits_words: bool,
+    },
+    /// The rules before this one are removed.
+    Clear,
+}
+
+/// Why a rule is refused: a sentence, printable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadRule(String);
+
+impl BadRule {
+    pub(super) fn new(why: &str) -> BadRule {
+        BadRule(why.to_owned())
+    }
+
+    fn at(rule: &[u8], why: &str) -> BadRule {
+        let shown = &rule[..rule.len().min(SHOWN_MAX)];
+        BadRule(format!("{}: {why}", printable(shown)))
+    }
+}
+
+impl fmt::Display for BadRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Rule {
+    /// The pattern, or the name of the file.
+    pub fn text(&self) -> &[u8] {
+        match self {
+            Rule::Pattern(rule) => &rule.pattern,
+            Rule::File(file) => &file.name,
+        }
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self, Rule::File(_))
+    }
+
+    fn leaves_out(pattern: &[u8]) -> Rule {
+        Rule::Pattern(RulePattern {
+            takes: false,
+            negated: false,
+            pattern: pattern.to_vec(),
+        })
+    }
+
+    /// The rules of `--cvs-exclude` that hold in every directory, without those of the user.
+    pub fn of_cvs() -> impl Iterator<Item = Rule> {
+        let names = CVS.split(|byte| *byte == b' ');
+        names.map(Rule::leaves_out)
+    }
+
+    /// `.cvsignore` in each directory.
+    pub fn cvs_file() -> Rule {
+        Rule::File(RuleFile {
+            name: b".cvsignore".to_vec(),
+            is_inherited: false,
+            form: LineForm::BarePatterns { take: false },
+            splits_words: true,
+        })
+    }
+}
+
+/// What rsync leaves out with `--cvs-exclude`.
+const CVS: &[u8] =
+    b"RCS SCCS CVS CVS.adm RCSLOG cvslog.* tags TAGS .make.state .nse_depinfo *~ #* \
+    .#* ,* _$* *$ *.old *.bak *.BAK *.orig *.rej .del-* *.a *.olb *.o *.obj *.so *.exe *.Z *.elc \
+    *.ln core .svn/ .git/ .hg/ .bzr/";
+
+/// The rules in a text, one in each line, or in each word.
+pub struct RuleLines<'a> {
+    rest: &'a [u8],
+    form: LineForm,
+    splits_words: bool,
+}
+
+impl<'a> RuleLines<'a> {
+    pub fn new(text: &'a [u8], form: LineForm, splits_words: bool) -> RuleLines<'a> {
+        RuleLines {
+            rest: text,
+            form,
+            splits_words,
+        }
+    }
+}
+
+impl Iterator for RuleLines<'_> {
+    type Item = Result<Parsed, BadRule>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let ends = |byte: &u8| match self.splits_words {
+            true => is_space(*byte),
+            false => matches!(byte, b'\n' | b'\r'),
+        };
+        loop {
+            if self.rest.is_empty() {
+                return None;
+            }
+            let end = self.rest.iter().position(ends).unwrap_or(self.rest.len());
+            let line = &self.rest[..end];
+            self.rest = self.rest.get(end + 1..).unwrap_or_default();
+            let is_comment = !self.splits_words && matches!(line, [b'#' | b';', ..]);
+            if !line.is_empty() && !is_comment {
+                return Some(Parsed::of(line, self.form));
+            }
+        }
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+impl Parsed {
+    /// Parses a rule, or a pattern, as `form` says.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn of(text: &[u8], form: LineForm) -> Result<Parsed, BadRule> {
+        let (take, pattern) = match form {
+            LineForm::Rules => return rule(text),
+            LineForm::BarePatterns { take } => (take, text),
+            LineForm::Patterns { take } => match text {
+                [b'+', b' ', pattern @ ..] => (true, pattern),
+                [b'-', b' ', pattern @ ..] => (false, pattern),
+                pattern => (take, pattern),
+            },
+        };
+        if pattern == b"!" {
+            return Ok(Parsed::Clear);
+        }
+        if pattern.is_empty() {
+            return Err(BadRule::at(text, "the pattern is missing"));
+        }
+        Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
+            takes: take,
+            negated: false,
+            pattern: pattern.to_vec(),
+        })]))
+    }
+}
+
+/// The long names of rules.
+const NAMES: [(&[u8], u8); 9] = [
+    (b"clear", b'!'),
+    (b"dir-merge", b':'),
+    (b"exclude", b'-'),
+    (b"hide", b'H'),
+    (b"include", b'+'),
+    (b"merge", b'.'),
+    (b"protect", b'P'),
+    (b"risk", b'R'),
+    (b"show", b'S'),
+];
+
+/// Divides a rule into its letter, its modifiers and what follows.
+fn divide(text: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let named = NAMES.iter().find_map(|(name, letter)| {
+        let rest = text.strip_prefix(*name)?;
+        let ends = rest
+            .first()
+            .is_none_or(|byte| matches!(byte, b' ' | b'_' | b','));
+        ends.then_some((*letter, rest))
+    });
+    let (letter, rest) = match named {
+        Some(named) => named,
+        None => {
+            let (letter, rest) = text.split_first()?;
+            (*letter, rest)
+        }
+    };
+    let rest = rest.strip_prefix(b",").unwrap_or(rest);
+    let end = rest.iter().position(|byte| matches!(byte, b' ' | b'_'));
+    let end = end.unwrap_or(rest.len());
+    let argument = rest.get(end + 1..).unwrap_or_default();
+    Some((letter, &rest[..end], argument))
+}
+
+fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
+    let refused = |why: &str| Err(BadRule::at(text, why));
+    let Some((letter, modifiers, argument)) = divide(text) else {
+        return refused("the rule is empty");
+    };
+    let allowed: &[u8] = match letter {
+        b'+' | b'-' => b"/!Crspx",
+        b'H' | b'S' | b'P' | b'R' => b"/!px",
+        b'.' | b':' => b"-+Cenw/!rspx",
+        b'!' if modifiers.is_empty() && argument.is_empty() => return Ok(Parsed::Clear),
+        b'!' => return refused("nothing may follow !"),
+        _ => {
+            return refused("no such rule; a rule is \"- PATTERN\" or \"+ PATTERN\", for example");
+        }
+    };
+    if let Some(modifier) = modifiers.iter().find(|it| !allowed.contains(it)) {
+        let modifier = printable(&[*modifier]);
+        return refused(&format!("this rule has no modifier {modifier}"));
+    }
+    let has = |modifier: u8| modifiers.contains(&modifier);
+    if has(b'/') {
+        return refused("fastcp does not match absolute paths (modifier /)");
+    }
+    if matches!(letter, b'.' | b':') {
+        return merge(text, letter == b':', modifiers, argument);
+    }
+    if has(b'C') {
+        return match argument {
+            b"" => Ok(Parsed::Rules(Rule::of_cvs().collect())),
+            _ => refused("nothing may follow -C"),
+        };
+    }
+    if argument.is_empty() {
+        return refused("the pattern is missing");
+    }
+    // They protect files at the destination from being deleted, or select attributes.
+    let is_elsewhere = matches!(letter, b'P' | b'R') || has(b'x') || (has(b'r') && !has(b's'));
+    if is_elsewhere {
+        return Ok(Parsed::Rules(Vec::new()));
+    }
+    Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
+        takes: matches!(letter, b'+' | b'S'),
+        negated: has(b'!'),
+        pattern: argument.to_vec(),
+    })]))
+}
+
+fn merge(
+    text: &[u8],
+    is_per_directory: bool,
+    modifiers: &[u8],
+    argument: &[u8],
+) -> Result<Parsed, BadRule> {
+    let has = |modifier: u8| modifiers.contains(&modifier);
+    let form = match (has(b'-') || has(b'C'), has(b'+')) {
+        (true, true) => {
+            return Err(BadRule::at(
+                text,
+                "the modifiers - and + exclude each other",
+            ));
+        }
+        (true, false) => LineForm::BarePatterns { take: false },
+        (false, true) => LineForm::BarePatterns { take: true },
+        (false, false) => LineForm::Rules,
+    };
+    if modifiers.iter().any(|it| b"!rspx".contains(it)) {
+        return Err(BadRule::at(
+            text,
+            "fastcp takes only the modifiers - + C e n w here",
+        ));
+    }
+    let argument: &[u8] = match argument {
+        b"" if has(b'C') => b".cvsignore",
+        argument => argument,
+    };
+    let splits_words = has(b'w') || has(b'C');
+    let name = argument
+        .rsplit(|byte| *byte == b'/')
+        .next()
+        .unwrap_or_default();
+    if name.is_empty() {
+        return Err(BadRule::at(text, "the name of the file is missing"));
+    }
+    let mut rules = Vec::new();
+    if has(b'e') {
+        rules.push(Rule::leaves_out(name));
+    }
+    if !is_per_directory {
+        if has(b'e') {
+            return Err(BadRule::at(text, "the modifier e is for dir-merge"));
+        }
+        return Ok(Parsed::Merge {
+            file: argument.to_vec(),
+            form,
+            splits_words,
+        });
+    }
+    // A slash before it makes rsync also look above the directories that are copied.
+    let name = argument.strip_prefix(b"/").unwrap_or(argument);
+    if name.contains(&b'/') {
+        return Err(BadRule::at(
+            text,
+            "a file in each directory has no slash in its name",
+        ));
+    }
+    rules.push(Rule::File(RuleFile {
+        name: name.to_vec(),
+        is_inherited: !(has(b'n') || has(b'C')),
+        form,
+        splits_words,
+    }));
+    Ok(Parsed::Rules(rules))
+}

@@ -1,0 +1,232 @@
+use super::*;
+
+fn rules(lines: &[&str]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for line in lines {
+        match Parsed::of(line.as_bytes(), LineForm::Rules) {
+            Ok(Parsed::Rules(more)) => rules.extend(more),
+            Ok(Parsed::Clear) => rules.clear(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+    rules
+}
+
+fn selector(lines: &[&str]) -> Selector {
+    let rules = rules(lines);
+    Selector::new(Selection {
+        rules,
+        ..Selection::default()
+    })
+    .unwrap()
+}
+
+/// A path that ends in a slash is a directory.
+fn takes(selector: &Selector, here: &DirectoryRules, path: &str) -> bool {
+    let is_directory = path.ends_with('/');
+    let path = path.trim_end_matches('/');
+    let (above, name) = path.rsplit_once('/').unwrap();
+    selector.takes(here, above.as_bytes(), name.as_bytes(), is_directory)
+}
+
+/// `rsync -n -r --list-only` says the same of each.
+#[test]
+fn a_pattern_matches_what_it_matches_in_rsync() {
+    for (pattern, matching, other) in [
+        ("*.o", "/a.o /d/a.o /d.o/ /d/.o", "/a.oo /a.o/b"),
+        ("/a", "/a /a/", "/d/a /ab"),
+        ("a/", "/a/ /d/a/", "/a /d/a"),
+        ("a/b", "/a/b /d/a/b /a/b/", "/xa/b /a/c/b /b"),
+        ("/a/b", "/a/b", "/d/a/b"),
+        ("/a/*/c", "/a/b/c", "/a/c /a/b/b/c"),
+        ("a/**/c", "/a/b/c /a/b/b/c /d/a/b/c", "/a/c"),
+        ("a/**", "/a/b /a/b/c /d/a/b", "/a/ /a"),
+        ("a/***", "/a/ /a/b /a/b/c/ /d/a/", "/a /d/a"),
+        ("**.o", "/a.o /d/a.o", "/a.oo"),
+        ("**/a", "/a /d/a /d/e/a", "/ab"),
+        ("a**b", "/ab /axb /a/x/b /d/a/b", "/a"),
+        ("?.c", "/a.c /d/b.c", "/.c /ab.c"),
+        ("[a-c]x", "/ax /cx", "/dx /-x"),
+        ("[!a-c]x", "/dx /^x", "/ax"),
+        ("[]a]x", "/]x /ax", "/bx"),
+        ("[a\\]]x", "/]x /ax", "/\\x"),
+        ("[[:digit:]_]x", "/7x /_x", "/ax"),
+        ("[[:nonsense:]]x", "", "/ax /:x"),
+        ("[ax", "", "/ax /[ax"),
+        ("a\\*", "/a*", "/ab /a\\*"),
+        ("a\\b", "/a\\b", "/ab"),
+        ("a.c", "/a.c", "/abc"),
+    ] {
+        let selector = selector(&[&format!("- {pattern}")]);
+        let here = DirectoryRules::default();
+        for path in matching.split_whitespace() {
+            assert!(!takes(&selector, &here, path), "{pattern} matches {path}");
+        }
+        for path in other.split_whitespace() {
+            assert!(takes(&selector, &here, path), "{pattern} lets {path} be");
+        }
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let selector = selector(&["+ keep.o", "- *.o", "+ *", "- keep.o"]);
+    let here = DirectoryRules::default();
+    assert!(takes(&selector, &here, "/keep.o"));
+    assert!(!takes(&selector, &here, "/a.o"));
+    assert!(takes(&selector, &here, "/a.c"));
+}
+
+#[test]
+fn long_and_short_rules_mean_the_same() {
+    for same in [
+        ["- a", "exclude a", "-_a", "-,s a", "hide a", "H a"],
+        ["+ a", "include a", "include,s a", "+s a", "show a", "S a"],
+    ] {
+        let first = rules(&same[..1]);
+        for line in same {
+            assert_eq!(rules(&[line]), first, "{line}");
+        }
+    }
+    assert_eq!(rules(&["- a", "!", "- b"]), rules(&["- b"]));
+    assert_eq!(rules(&["P a", "risk a", "-r a", "-x a"]), []);
+    assert!(!takes(
+        &selector(&["-! *.c"]),
+        &DirectoryRules::default(),
+        "/a.o"
+    ));
+    assert!(!takes(
+        &selector(&["-C"]),
+        &DirectoryRules::default(),
+        "/.git/"
+    ));
+}
+
+#[test]
+fn what_is_no_rule_is_refused_with_a_sentence() {
+    for (line, why) in [
+        ("a", "no such rule"),
+        ("x a", "no such rule"),
+        ("-", "the pattern is missing"),
+        ("-q a", "no modifier q"),
+        ("-/ a", "absolute paths"),
+        ("! a", "nothing may follow !"),
+        ("-C a", "nothing may follow -C"),
+        (":", "the name of the file is missing"),
+        (": a/b", "no slash in its name"),
+        (":-+ a", "exclude each other"),
+        (".e a", "is for dir-merge"),
+        (":s a", "takes only the modifiers"),
+    ] {
+        let refused = Parsed::of(line.as_bytes(), LineForm::Rules).expect_err(line);
+        assert!(refused.to_string().contains(why), "{line}: {refused}");
+    }
+    let long = [b"x ".to_vec(), vec![b'\x1b'; 5000]].concat();
+    let refused = Parsed::of(&long, LineForm::Rules).unwrap_err().to_string();
+    assert!(
+        refused.len() < 600 && !refused.contains('\x1b'),
+        "{refused}"
+    );
+    let many = vec![Rule::cvs_file(); RULES_MAX + 1];
+    assert!(
+        Selector::new(Selection {
+            rules: many,
+            ..Selection::default()
+        })
+        .is_err()
+    );
+}
+
+#[test]
+fn lines_are_patterns_or_rules_as_the_option_says() {
+    let text = b"# comment\n\n; another\r\n+ a\n- b\nc\n!\nd";
+    let lines = |form, splits| {
+        let lines = RuleLines::new(text, form, splits);
+        lines.map(|line| line.map_err(|why| why.to_string()))
+    };
+    let patterns: Vec<_> = lines(LineForm::Patterns { take: false }, false).collect();
+    assert_eq!(patterns.len(), 5);
+    assert_eq!(patterns[0], Ok(Parsed::Rules(rules(&["+ a"]))));
+    assert_eq!(patterns[2], Ok(Parsed::Rules(rules(&["- c"]))));
+    assert_eq!(patterns[3], Ok(Parsed::Clear));
+    let bare: Vec<_> = lines(LineForm::BarePatterns { take: true }, false).collect();
+    assert_eq!(bare[1], Ok(Parsed::Rules(rules(&["+ - b"]))));
+    let words: Vec<_> = lines(LineForm::BarePatterns { take: false }, true).collect();
+    assert_eq!(words.len(), 11, "{words:?}");
+}
+
+/// A directory's file counts before those above it, and after the rules that come before it.
+#[test]
+fn rules_in_a_directory_count_there_and_below() {
+    let selector = selector(&["- never", ":e .rules", "- *.tmp"]);
+    let enter = |outer: &DirectoryRules, path: &str, text: Option<&str>| {
+        let read = |name: &[u8]| {
+            assert_eq!(name, b".rules");
+            Ok(text.map(|text| text.as_bytes().to_vec()))
+        };
+        selector.enter(outer, path.as_bytes(), read)
+    };
+    let nothing = DirectoryRules::default();
+    let top = enter(&nothing, "", Some("- *.log\n+ /keep.tmp\n+ never")).unwrap();
+    assert!(!takes(&selector, &top, "/a.log"));
+    assert!(takes(&selector, &top, "/keep.tmp"));
+    assert!(!takes(&selector, &top, "/other.tmp"));
+    assert!(!takes(&selector, &top, "/never"), "a rule before the file");
+    assert!(!takes(&selector, &top, "/.rules"), "modifier e");
+    let below = enter(&top, "/d", Some("+ a.log\n- /x")).unwrap();
+    assert!(
+        takes(&selector, &below, "/d/a.log"),
+        "the inner file is first"
+    );
+    assert!(
+        !takes(&selector, &below, "/d/b.log"),
+        "the outer one is next"
+    );
+    assert!(
+        !takes(&selector, &below, "/d/x"),
+        "anchored where it stands"
+    );
+    assert!(takes(&selector, &below, "/d/e/x"));
+    assert!(
+        !takes(&selector, &below, "/d/keep.tmp"),
+        "anchored at the top"
+    );
+    let cleared = enter(&top, "/c", Some("!\n- x")).unwrap();
+    assert!(takes(&selector, &cleared, "/c/a.log"));
+    let inherited = enter(&below, "/d/e", None).unwrap();
+    assert!(!takes(&selector, &inherited, "/d/e/b.log"));
+    assert!(matches!(
+        enter(&top, "/d", Some("nonsense")),
+        Err(NoRules::Bad(..))
+    ));
+    assert!(matches!(
+        enter(&top, "/d", Some(": other")),
+        Err(NoRules::Bad(..))
+    ));
+}
+
+#[test]
+fn size_and_age_bound_files() {
+    let selector = Selector::new(Selection {
+        min_size: Some(10),
+        max_size: Some(20),
+        modified_from: Some(100),
+        modified_to: Some(200),
+        ..Selection::default()
+    })
+    .unwrap();
+    for (size, modified, takes) in [
+        (10, 100, true),
+        (20, 200, true),
+        (9, 150, false),
+        (21, 150, false),
+        (15, 99, false),
+        (15, 201, false),
+    ] {
+        assert_eq!(
+            selector.takes_file(size, modified),
+            takes,
+            "{size} {modified}"
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! The user's selection along the walk.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, openat};
+use rustix::io::Errno;
+
+use crate::dir::Dir;
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Name, Timestamp, file_type};
+use crate::selection::{DirectoryRules, NoRules, RULE_FILE_MAX, Selector};
+
+pub(super) struct Choice {
+    selector: Arc<Selector>,
+    /// A key is confined to a directory, so no link is followed.
+    is_confined: bool,
+    /// The innermost directory as the rules see it: empty where the contents of a directory are
+    /// copied, else `/` and its name, and so on.
+    path: Vec<u8>,
+    /// From the directory that the user named to the innermost one.
+    levels: Vec<ChoiceLevel>,
+}
+
+struct ChoiceLevel {
+    rules: DirectoryRules,
+    /// Length of the path of the directory above.
+    outer: usize,
+    device: u64,
+}
+
+impl Choice {
+    pub(super) fn new(selector: Arc<Selector>, is_confined: bool) -> Choice {
+        Choice {
+            selector,
+            is_confined,
+            path: Vec::new(),
+            levels: Vec::new(),
+        }
+    }
+
+    /// Goes into a directory; `name` is None where the contents of a named one are copied.
+    ///
+    /// # Errors
+    /// `Kind::Read` if a rule file there cannot be read or is wrong. The directory is not entered.
+    pub(super) fn enter(&mut self, name: Option<&Name>, dir: &Arc<Dir>) -> Result<()> {
+        let outer = self.path.len();
+        if let Some(name) = name.filter(|_| self.selector.has_rules()) {
+            self.path.push(b'/');
+            self.path.extend_from_slice(name.as_bytes());
+        }
+        let first = DirectoryRules::default();
+        let above = self.levels.last().map_or(&first, |level| &level.rules);
+        let read = |name: &[u8]| self.read(dir, OsStr::from_bytes(name));
+        match self.selector.enter(above, &self.path, read) {
+            Ok(rules) => {
+                let (device, _) = dir.identity();
+                self.levels.push(ChoiceLevel {
+                    rules,
+                    outer,
+                    device,
+                });
+                Ok(())
+            }
+            Err(why) => {
+                self.path.truncate(outer);
+                Err(told(why, dir))
+            }
+        }
+    }
+
+    /// Leaves the innermost directory.
+    pub(super) fn leave(&mut self) {
+        if let Some(level) = self.levels.pop() {
+            self.path.truncate(level.outer);
+        }
+    }
+
+    /// True if the entry `name` of the innermost directory is copied.
+    pub(super) fn takes(&self, name: &Name, stat: &Stat) -> bool {
+        let Some(level) = self.levels.last() else {
+            return true;
+        };
+        let selector = &self.selector;
+        let is_directory = file_type(stat) == FileType::Directory;
+        let fits = || match file_type(stat) == FileType::RegularFile {
+            true => selector.takes_file(stat.st_size as u64, Timestamp::mtime(stat).s),
+            false => true,
+        };
+        selector.takes(&level.rules, &self.path, name.as_bytes(), is_directory) && fits()
+    }
+
+    /// True if a directory on this device is made but not entered.
+    pub(super) fn is_elsewhere(&self, device: u64) -> bool {
+        let top = self.levels.first();
+        let is_other = top.is_some_and(|top| top.device != device);
+        is_other && self.selector.stays_on_one_file_system()
+    }
+
+    fn read(&self, dir: &Arc<Dir>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        // A FIFO of this name must not make the copy wait.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = match self.is_confined {
+            true => dir.open(name, flags, Mode::empty()),
+            false => openat(&*dir.handle()?, name, flags, Mode::empty()).map_err(Into::into),
+        };
+        let file = match opened {
+            Ok(fd) => std::fs::File::from(fd),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        let mut text = Vec::new();
+        file.take(RULE_FILE_MAX as u64 + 1).read_to_end(&mut text)?;
+        if text.len() > RULE_FILE_MAX {
+            return Err(Errno::FBIG.into());
+        }
+        Ok(Some(text))
+    }
+}
+
+fn told(why: NoRules, dir: &Arc<Dir>) -> Error {
+    let at = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
+    match why {
+        NoRules::Unreadable(name, cause) => {
+            let what = "cannot read the filter rules, so this directory is not copied";
+            Error::io(Kind::Read, Side::Source, at(&name), what, cause)
+        }
+        NoRules::Bad(name, why) => {
+            let what = format!("bad filter rule, so this directory is not copied: {why}");
+            Error::new(Kind::Read, Side::Source, what).at(at(&name))
+        }
+    }
+}
