@@ -91,6 +91,9 @@ pub(super) struct Args {
     /// Copy to DEST, never to DEST/NAME
     #[arg(long, help_heading = COPYING)]
     pub no_target_directory: bool,
+    /// Make missing directories of DEST
+    #[arg(long, help_heading = COPYING)]
+    pub mkpath: bool,
     /// Sync files and names to disk before exit 0
     #[arg(long, help_heading = COPYING)]
     pub fsync: bool,

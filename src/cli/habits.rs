@@ -154,14 +154,17 @@ const HABITS: &[(&[&str], &str)] = &[
         ],
         BACKUPS,
     ),
-    (&["-f"], "--filter RULE takes rsync's rules, --force replaces files in use"),
+    (
+        &["-f"],
+        "--filter RULE takes rsync's rules, --force replaces files in use",
+    ),
     (
         &["--target-directory"],
         "the destination is the last operand",
     ),
     (
-        &["--mkpath", "--parents", "--relative"],
-        "make the destination directory first: ssh HOST mkdir -p DIR",
+        &["--parents", "--relative"],
+        "--mkpath makes the missing directories of DEST",
     ),
     (
         &[
@@ -309,7 +312,7 @@ mod tests {
             ("-b a h:", "keeps no backups"),
             ("-f a h:", "--filter RULE"),
             ("--target-directory=x a", "the last operand"),
-            ("--mkpath a h:", "mkdir -p"),
+            ("--parents a h:", "--mkpath makes"),
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
             ("--contimeout 5 a h:", "--timeout TIME"),

@@ -61,6 +61,7 @@ pub(super) fn request(
             nice: args.nice,
             drop_cache: args.drop_cache,
             polite: args.polite,
+            mkpath: args.mkpath,
             selector: Arc::default(),
         },
         ssh,

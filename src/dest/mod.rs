@@ -30,6 +30,7 @@ mod in_order;
 mod in_use;
 mod inplace;
 mod link;
+mod mkpath;
 mod nameless;
 mod output;
 mod own_names;

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::directory::CANNOT_CREATE;
+use super::mkpath;
 use super::placement::{ExistingPlace, Resolved};
 use super::root::{Landing, RootTarget, Source};
 use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory};
@@ -38,6 +39,8 @@ pub struct Spec {
     pub inplace: bool,
     /// `--fsync`: a directory that is made for the sources is durable.
     pub fsync: bool,
+    /// `--mkpath`: missing directories of the path are made.
+    pub mkpath: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -45,8 +48,8 @@ pub struct Spec {
 /// True if an interrupted copy of this source landed under this name.
 pub(super) type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
 
-/// Resolves a target for each of `sources`, in the same order. Makes at most one directory: `x` of
-/// `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.
+/// Resolves a target for each of `sources`, in the same order. Without `--mkpath` it makes at most
+/// one directory: `x` of `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.
 ///
 /// # Errors
 /// `Kind::Usage` if the typed destination does not fit the existing files. `Kind::Write` if a
@@ -66,6 +69,11 @@ pub fn resolve(
         alone: sources.len() == 1,
         reach,
     };
+    if spec.mkpath {
+        let whole = !place.alone || place.means_directory;
+        let whole = whole && !spec.no_target_directory;
+        mkpath::make(reach, &place.path, whole, spec.fsync)?;
+    }
     let found = reach.find(&place.path)?;
     if spec.no_target_directory && !place.alone {
         let message = "--no-target-directory takes one source";
@@ -238,6 +246,16 @@ mod tests {
             ("D/", "new", "|new"),
             ("D/", "new/", "|new"),
             ("D/ a", "d", "d= d|a"),
+            // Missing directories.
+            ("a", "--mkpath new/x/", "new/x|a"),
+            ("a", "--mkpath new/x", "new|x"),
+            ("a b", "--mkpath new/x", "new/x|a new/x|b"),
+            ("D", "--mkpath new/x", "new|x"),
+            ("D", "--mkpath new/x/", "new/x|D"),
+            ("D/", "--mkpath new/x", "new|x"),
+            ("a", "--mkpath to_d/new/x", "d/new|x"),
+            ("a", "--mkpath d/../new/x", "new|x"),
+            ("a", "--mkpath new", "|new"),
             // Several sources.
             ("a b D", "d", "d|a d|b d|D"),
         ];
@@ -254,6 +272,11 @@ mod tests {
             ("D", "new/x/", "Write: destination directory does not exist"),
             ("a b", "new", "Write: destination directory does not exist"),
             ("D a", "new/", "Write: destination directory does not exist"),
+            (
+                "a",
+                "--mkpath f/x",
+                "Write: cannot open the destination directory: not a dir",
+            ),
             ("a", "f/", "Usage: is not a directory; leave out the slash"),
             (
                 "a",

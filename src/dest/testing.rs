@@ -107,7 +107,11 @@ pub(super) fn try_resolve(spec: &Spec, roots: &[Root], follow: bool) -> Result<V
 
 pub(super) fn spec(ground: &Path, path: &str) -> Spec {
     Spec {
-        path: path.trim_start_matches("-T ").into(),
+        path: path
+            .trim_start_matches("-T ")
+            .trim_start_matches("--mkpath ")
+            .into(),
+        mkpath: path.starts_with("--mkpath "),
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),

@@ -114,6 +114,7 @@ mod tests {
             no_target_directory: false,
             inplace: false,
             fsync: false,
+            mkpath: false,
             confine: None,
         }
     }

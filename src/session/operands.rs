@@ -265,6 +265,7 @@ fn spec(request: &Request) -> Spec {
         no_target_directory: request.options.no_target_directory,
         inplace: request.options.inplace,
         fsync: request.options.fsync,
+        mkpath: request.options.mkpath,
         confine: None,
     }
 }

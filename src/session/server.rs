@@ -178,6 +178,7 @@ async fn copy<R: AsyncRead + Unpin>(
     permit.check(&open)?;
     permit.bound(&mut open)?;
     open.options.polite = client.polite;
+    open.options.mkpath = client.mkpath;
     if open.options.nice {
         host::be_nice();
     }

@@ -73,6 +73,9 @@ pub struct Hello {
     /// Sent by a client: `--polite`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub polite: bool,
+    /// Sent by a client: `--mkpath`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mkpath: bool,
     /// Sent by a client: [`Select`](super::message::Message::Select) follows the secret.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub selects: bool,
@@ -154,6 +157,7 @@ impl Hello {
             trust_partial: false,
             allow_empty: false,
             polite: false,
+            mkpath: false,
             selects: false,
         }
     }

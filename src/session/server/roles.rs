@@ -82,6 +82,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         no_target_directory: open.options.no_target_directory,
         inplace: open.options.inplace,
         fsync: open.options.fsync,
+        mkpath: open.options.mkpath,
         confine,
     }
 }

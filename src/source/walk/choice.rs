@@ -111,8 +111,12 @@ impl Choice {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => return Ok(None),
             Err(e) => return Err(e),
         };
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a regular file"));
+        let kind = file.metadata()?.file_type();
+        if kind.is_dir() {
+            return Ok(None);
+        }
+        if !kind.is_file() {
+            return Err(io::Error::other("not a regular file"));
         }
         let mut text = Vec::new();
         file.take(RULE_FILE_MAX as u64 + 1).read_to_end(&mut text)?;

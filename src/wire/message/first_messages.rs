@@ -66,6 +66,9 @@ pub struct CopyOptions {
     /// because a message of version 1 has no field for it.
     #[serde(skip)]
     pub polite: bool,
+    /// `--mkpath`: make missing directories of the destination. Sent in the hello too.
+    #[serde(skip)]
+    pub mkpath: bool,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,

@@ -130,13 +130,17 @@ fn a_directory_with_a_bad_rule_file_is_not_copied(case: &Case) {
     case.src.file("t/a", "a");
     case.src.file("t/d/.rules", "nonsense");
     case.src.file("t/d/secret", "secret");
-    case.src.dir("t/e/.rules");
+    case.src.link("t/e/.rules", ".rules");
     case.src.file("t/e/secret", "secret");
+    case.src.dir("t/no-rules/.rules");
     let done = case.copy(&["-r", "--filter=: .rules"], "t", "");
     done.exits(9).says("t/d/.rules: bad filter rule");
     done.says("nonsense: no such rule")
         .says("t/e/.rules: cannot read the filter rules");
-    assert_eq!(paths(case), ["t", "t/a", "t/d", "t/e"]);
+    assert_eq!(
+        paths(case),
+        ["t", "t/a", "t/d", "t/e", "t/no-rules", "t/no-rules/.rules"]
+    );
 }
 
 fn rules_come_from_files_too(case: &Case) {

@@ -12,6 +12,7 @@ ways! { push, pull, here, local_between =>
     a_file_goes_into_a_directory_that_exists,
     a_slash_at_the_end_means_a_directory,
     several_sources_need_a_directory,
+    missing_directories_of_the_destination_are_made_on_request,
     a_directory_needs_r_and_the_others_are_copied,
     a_tree_takes_a_new_name_or_goes_into_a_directory,
     a_tree_to_a_name_with_a_slash_always_goes_below_it,
@@ -57,6 +58,24 @@ fn a_slash_at_the_end_means_a_directory(case: &Case) {
     case.dst.file("file", "what is there");
     case.copy(&[], "a", "file/").fails().says("file");
     assert_eq!(case.dst.read("file"), b"what is there");
+}
+
+fn missing_directories_of_the_destination_are_made_on_request(case: &Case) {
+    let path = case.src.file("a", "content");
+    case.src.file("t/b", "b");
+    case.copy(&[], "a", "x/y/new")
+        .exits(8)
+        .says("destination directory does not exist");
+    assert!(!case.dst.has("x"));
+    case.copy(&["--mkpath"], "a", "x/y/new").succeeds();
+    assert_same(&path, case.dst.path("x/y/new"), Also::Nothing);
+    case.copy(&["--mkpath", "--fsync"], "a", "z/y/").succeeds();
+    assert_same(&path, case.dst.path("z/y/a"), Also::Nothing);
+    // A second time nothing is missing.
+    case.copy(&["-r", "--mkpath"], "t", "u/v").succeeds();
+    case.copy(&["-r", "--mkpath"], "t/", "u/v").succeeds();
+    assert_eq!(case.dst.dir("u/v").names(), ["b"]);
+    case.copy(&["--mkpath"], "a", "x/y/new/a").exits(8);
 }
 
 fn several_sources_need_a_directory(case: &Case) {

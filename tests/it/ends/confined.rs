@@ -16,6 +16,7 @@ use crate::support::*;
 ways! { push =>
     a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there,
     a_key_that_only_writes_is_good_for_nothing_else,
+    missing_directories_are_made_inside_alone,
     a_confined_key_reaches_nothing_else,
     further_logins_of_such_a_key_carry_streams,
     a_confined_key_neither_gives_nor_takes_names_of_unfinished_files,
@@ -78,6 +79,25 @@ fn a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there(case: &Case) {
     assert!(changed.is_empty(), "{changed:?}");
     let mode = |path: &str| case.dst.mode_of(path);
     assert_eq!(mode("monday/sub"), mode("tuesday/sub"));
+}
+
+fn missing_directories_are_made_inside_alone(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    force(
+        case,
+        &format!("--confine '{dir}' --write-only --no-overwrite"),
+    );
+    let outside = case.scratch.dir("outside");
+    case.dst.link("out", &outside.0);
+    case.dst.file("file", "file");
+    let from = case.src.file("a", "content").display().to_string();
+    copy(case, &["--mkpath"], &from, "far:x/y/a").succeeds();
+    assert_eq!(case.dst.read("x/y/a"), b"content");
+    for dest in ["far:out/x/a", "far:file/x/a", "far:../x/a"] {
+        copy(case, &["--mkpath"], &from, dest).fails();
+    }
+    assert_eq!(case.dst.names(), ["file", "out", "x"]);
+    assert!(outside.names().is_empty());
 }
 
 fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {

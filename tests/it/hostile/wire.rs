@@ -98,6 +98,7 @@ fn messages() -> Vec<Message> {
         nice: true,
         drop_cache: true,
         polite: false,
+        mkpath: false,
         selector: Default::default(),
     };
     let receiver = Role::Receiver {
