@@ -183,8 +183,8 @@
 //!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
 //!   entry failed).
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
-//!   `Tune` when it wants another number of connections, `Dial` if the server is to connect to it,
-//!   and `Data` while no data connection works.
+//!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
+//!   The client sends `Dial` to be dialled.
 //! - An end that fails sends `Abort` with the cause.
 //! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`:
 //!   what limited the copy. In a push the client knows this itself.

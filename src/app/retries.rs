@@ -281,7 +281,7 @@ impl Outage {
     fn notice(&self, wait: Duration, retries: &Retries) -> String {
         let Outage { host, cause, .. } = self;
         format!(
-            "fastcp: connection to {host} lost ({cause}); {}",
+            "fastcp: connection to {host} lost: {cause}; {}",
             next(wait, retries)
         )
     }
@@ -378,7 +378,7 @@ mod tests {
         let wait = retries.next(now).unwrap();
         assert_eq!(
             outage.notice(wait, &retries),
-            "fastcp: connection to h lost (ssh was killed by signal 9); \
+            "fastcp: connection to h lost: ssh was killed by signal 9; \
              logging in again in 1 s (1 of 2)"
         );
         outage.note("no route to host".to_owned(), false);

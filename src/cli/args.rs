@@ -292,7 +292,7 @@ pub(super) struct Args {
     /// File that the probe reads and compresses
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
-    /// Print the version; with HOST: also those there
+    /// Print the version; with HOST: also HOST's
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,
     /// Print this help; --help TOPIC prints a page

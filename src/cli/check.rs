@@ -142,7 +142,7 @@ fn check_bind(address: IpAddr) -> Result<()> {
     match UdpSocket::bind((address, 0)) {
         Ok(_) => Ok(()),
         Err(e) if e.kind() == ErrorKind::AddrNotAvailable => Err(Error::usage(format!(
-            "--bind {address}: this host has no such address"
+            "--bind {address}: this machine has no such address"
         ))),
         Err(e) => {
             let why = reason_of(&e);
@@ -158,7 +158,7 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
     }
     if args.bind.is_some() {
         return Err(Error::usage(
-            "--bind sets an address of this host, but this copy goes directly between two others: \
+            "--bind sets an address of this machine, but this copy goes between two others: \
              use --address for the listening host",
         ));
     }
@@ -326,7 +326,7 @@ mod tests {
         assert!(refused("c a:x b:y").contains("c and a:x"));
         assert!(refused("--bind 127.0.0.1 a:x b:y").contains("--address"));
         // This address is reserved for documentation.
-        assert!(refused("--bind 192.0.2.1 a b:y").contains("this host has no such address"));
+        assert!(refused("--bind 192.0.2.1 a b:y").contains("this machine has no such address"));
         assert!(refused("a:x b:y c").contains("a:x and b:y"));
         assert!(refused("a:x u@a:y c").contains("u@a:y"));
         assert!(refused("x a:y c").contains("same host"));

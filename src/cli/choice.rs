@@ -229,12 +229,12 @@ fn read(
     };
     read.map_err(|error| fail(&reason_of(&error)))?;
     if text.len() > RULE_FILE_MAX {
-        return Err(fail("a file of filter rules may have at most 1 MiB"));
+        return Err(fail("a rule file may have at most 1 MiB"));
     }
     for parsed in RuleLines::new(&text, form, splits_words) {
         let Some(depth) = depth.checked_sub(1) else {
             if matches!(parsed, Ok(Parsed::Merge { .. })) {
-                return Err(fail("too many files of rules name one another"));
+                return Err(fail("rule files are nested too deeply"));
             }
             add(rules, parsed, &shown, 0)?;
             continue;

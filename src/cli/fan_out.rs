@@ -74,8 +74,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
 fn check_flags(args: &Args) -> Result<()> {
     if args.address.is_some() && args.route != Some(Route::Reverse) {
         return Err(Error::usage(
-            "--address names one host, so it cannot be used with --also; with --route reverse it \
-             names this host, and is allowed",
+            "--address names one host, so with --also it needs --route reverse",
         ));
     }
     Ok(())

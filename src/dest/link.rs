@@ -46,7 +46,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
         // symlink(2) returns PERM where links are not supported; FUSE file systems return the
         // others.
         Some(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
-            let what = "the file system has no symbolic links (-L copies their targets)";
+            let what = "symbolic links are not supported (-L copies their targets)";
             slot.error(what, cause)
         }
         _ => hints::name_error(slot, "cannot create the symbolic link", cause),

@@ -166,7 +166,7 @@ pub(super) fn missing(path: &Path) -> Error {
         ..Error::new(
             Kind::Write,
             Side::Dest,
-            "destination directory does not exist; make it first",
+            "destination directory does not exist (see --mkpath)",
         )
         .at(path)
     }

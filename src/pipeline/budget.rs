@@ -144,8 +144,8 @@ impl Budget {
                 (1, 1) => {
                     let least = ((4 + WINDOW_MIN) * slot + context) as u64;
                     return Err(Error::usage(format!(
-                        "--memory: {} is too little for this --compress; give at least {}Mi",
-                        size(memory),
+                        "--memory: {}Mi is too little for this --compress; give at least {}Mi",
+                        memory >> 20,
                         least.div_ceil(1 << 20)
                     )));
                 }

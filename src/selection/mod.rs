@@ -1,8 +1,8 @@
-//! Which entries of a source are copied: filter rules with rsync's syntax and meaning, bounds on
-//! size and age, and the file system.
+//! The user's choice of entries to copy: filter rules with rsync's syntax and meaning, bounds on size
+//! and age, one file system.
 //!
-//! The first rule that matches an entry decides; an entry that no rule matches is copied. Nothing
-//! below a directory that is left out is looked at.
+//! The first rule that matches an entry decides; an entry that no rule matches is copied. Directories
+//! that are left out are not searched.
 
 mod pattern;
 mod rule;

@@ -337,7 +337,7 @@ fn merge(
     if name.contains(&b'/') {
         return Err(BadRule::at(
             text,
-            "a file in each directory has no slash in its name",
+            "the name for dir-merge has no slash in it",
         ));
     }
     rules.push(Rule::File(RuleFile {

@@ -113,7 +113,7 @@ fn what_is_no_rule_is_refused_with_a_sentence() {
         ("! a", "nothing may follow !"),
         ("-C a", "nothing may follow -C"),
         (":", "the name of the file is missing"),
-        (": a/b", "no slash in its name"),
+        (": a/b", "no slash in it"),
         (":-+ a", "exclude each other"),
         (".e a", "is for dir-merge"),
         (":s a", "takes only the modifiers"),

@@ -281,7 +281,7 @@ impl Bootstrap<'_> {
     }
 
     fn out_of_place(&self) -> Error {
-        self.refusal("sent unexpected output before fastcp started (a login banner or script?)")
+        self.refusal("sent unexpected output before fastcp started (a login script?)")
     }
 
     fn refusal(&self, message: impl AsRef<str>) -> Error {

@@ -16,7 +16,7 @@ use self::endpoints::{Client, FarOptions, SendController};
 use self::first_messages::suite_for;
 
 use super::connection_control::{ConnectionControl, Inband};
-use super::control_reader::ControlReader;
+use super::control_reader::{ControlReader, named};
 use super::data_connections::SendPace;
 use super::route_choice::RouteChooser;
 use super::{rate_file, saved_settings};
@@ -144,8 +144,9 @@ async fn over(
     // Recorded before the teardown, whose errors are not the cause.
     client.shutdown.end(error);
     let mut error = client.shutdown.error();
+    let host = printable(server.host.name.as_bytes());
     if let Some(why) = server.end(end, Some(&error)).await {
-        error = why;
+        error = named(why, Some(&host));
     }
     Err(LostSession {
         error,

@@ -254,5 +254,5 @@ impl Reverse {
 }
 
 fn breach(what: &str) -> Error {
-    Error::breach(Side::Here, "fastcp there", what)
+    Error::breach(Side::Here, "the peer", what)
 }

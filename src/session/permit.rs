@@ -64,7 +64,7 @@ impl Permit {
             }
         }
         if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
-            return refused("this key does not allow --inplace: it may not change existing files");
+            return refused("this key does not allow --inplace (--write-only or --no-overwrite)");
         }
         if open.options.follow_links && self.confine.is_some() {
             return refused("this key does not allow -L: it is confined to a directory");

@@ -3,8 +3,8 @@
 //! A connection is sound when the other end has proved that it knows the secret. It is up when more
 //! than one packet of data has come through: some links pass only small packets.
 //!
-//! When which route is tried, and which one is used, says
-//! [`transport::routes::choice`](crate::transport::routes::choice).
+//! [`transport::routes::choice`](crate::transport::routes::choice) decides when each route is tried
+//! and which one is used.
 
 mod active;
 mod attempts;

@@ -276,9 +276,8 @@ impl BroadcastTap {
 
     fn left_behind(&self) -> Error {
         let seconds = self.broadcast.patience.as_secs();
-        let message =
-            format!("this destination accepted no data for {seconds} s while the others waited");
-        Error::new(Kind::Lost, Side::Source, message).at(self.path())
+        let message = format!("this destination accepted no data for {seconds} s (--timeout)");
+        Error::new(Kind::Lost, Side::Dest, message)
     }
 
     fn path(&self) -> PathBuf {

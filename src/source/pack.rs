@@ -1,5 +1,5 @@
 //! The reading of many small files into one pack. The status of each file is compared before and
-//! after its bytes are read; a file that changed in between is left out.
+//! after its bytes are read; a file that changed is read once more.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -101,7 +101,7 @@ fn network_hints(rates: &Rates, newest: &Sample, start: &Start, decision: Decisi
         };
         let each = units::rate(most / f64::from(streams));
         hints.push(format!(
-            "net.ipv4.{name} of the {host} host limits each of {} to {each}; raise its maximum",
+            "net.ipv4.{name} of the {host} host limits {} to {each} each; raise its maximum",
             super::terms::streams(streams)
         ));
     }

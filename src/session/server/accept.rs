@@ -78,7 +78,7 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
             });
             // ssh forwards this to the user.
             let why = reason_of(&error);
-            let line = format!("fastcp: no port{which} is free for streams: {why}");
+            let line = format!("fastcp: cannot open a port{which} for streams: {why}");
             tell()(&line);
             None
         }

@@ -131,11 +131,11 @@ fn told(why: NoRules, dir: &Arc<Dir>) -> Error {
     let at = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
     match why {
         NoRules::Unreadable(name, cause) => {
-            let what = "cannot read the filter rules, so this directory is not copied";
+            let what = "cannot read the filter rules, so its directory is not read";
             Error::io(Kind::Read, Side::Source, at(&name), what, cause)
         }
         NoRules::Bad(name, why) => {
-            let what = format!("bad filter rule, so this directory is not copied: {why}");
+            let what = format!("bad filter rule, so its directory is not read: {why}");
             Error::new(Kind::Read, Side::Source, what).at(at(&name))
         }
     }

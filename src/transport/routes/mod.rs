@@ -101,14 +101,13 @@ pub struct Fate {
 /// if the client is one.
 pub fn blocked(host: Option<&str>, why: impl fmt::Display) -> Error {
     let host = host.map_or_else(String::new, |host| format!("{host}: "));
-    let message =
-        format!("{host}logged in, but {why}; a firewall may block it (see --ports and --route)");
+    let message = format!("{host}logged in, but {why} (a firewall? see --ports and --route)");
     Error::new(Kind::Connect, Side::Here, message)
 }
 
 /// Why there is no connection to `host`, which has no port for one.
 pub fn no_port(host: &str) -> String {
-    format!("no stream: no port is free on {host}")
+    format!("no stream: {host} cannot open a port")
 }
 
 /// All connections were lost, and no other came up within `time`.

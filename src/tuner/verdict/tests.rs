@@ -81,7 +81,7 @@ fn windows_that_hold_streams_back_are_named_with_what_sets_them() {
     assert_eq!(
         hints(newest),
         [
-            "net.ipv4.tcp_rmem of the receiving host limits each of 16 streams to 20.0 MB/s; raise its \
+            "net.ipv4.tcp_rmem of the receiving host limits 16 streams to 20.0 MB/s each; raise its \
              maximum"
         ]
     );
@@ -91,7 +91,7 @@ fn windows_that_hold_streams_back_are_named_with_what_sets_them() {
     };
     let hint = hints(small).remove(0);
     assert!(
-        hint.starts_with("net.ipv4.tcp_wmem of the sending host limits each of"),
+        hint.starts_with("net.ipv4.tcp_wmem of the sending host limits "),
         "{hint}"
     );
     assert!(hint.contains("to 19.4 MB/s"), "{hint}");

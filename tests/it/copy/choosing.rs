@@ -176,8 +176,7 @@ fn a_bad_rule_is_refused_before_the_copy(case: &Case) {
     std::fs::write(&own, text).expect("write a file");
     let merge = format!("--filter=. {}", own.display());
     let done = case.copy(&[&merge], "a", "");
-    done.exits(2)
-        .says("too many files of rules name one another");
+    done.exits(2).says("rule files are nested too deeply");
     assert_eq!(paths(case), [""; 0]);
 }
 

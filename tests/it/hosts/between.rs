@@ -350,7 +350,7 @@ fn when_the_way_between_them_is_cut_data_passes_through_here() {
         let run = under_way(case, &["--compress", "none", "-v"]);
         net.cut(At::Far);
         let done = run.wait();
-        done.succeeds().never_says("panicked").never_says("lost (");
+        done.succeeds().never_says("panicked").never_says(" lost: ");
         assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
         assert_eq!((case.host().logins(), case.source_host().logins()), (1, 1));
     });

@@ -296,7 +296,7 @@ fn ports_that_are_open_are_used_and_when_all_are_taken_the_next_route_is() {
 
         let _taken = net.within(At::Far, || std::net::TcpListener::bind("[::]:9001"));
         let done = arrives(case, &["-v", "--ports", "9001", "-l", "32000"]);
-        done.says("no port of 9001-9001")
+        done.says("a port of 9001-9001")
             .says("route: direct failed")
             .says("further ssh logins");
         let done = case.copy(&["--ports", "9001", "--route", "direct"], "a", "b");

@@ -75,7 +75,7 @@ fn a_killed_ssh_is_logged_in_again(case: &Case) {
     ssh_of(case).kill();
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (ssh was killed by signal 9)")
+    done.says("connection to far lost: ssh was killed by signal 9;")
         .says("(giving up in 5 min 00 s)")
         .says("logged in again once");
     // Between two hosts the sender reports to the client four times a second. Only chunks placed
@@ -95,7 +95,7 @@ fn a_killed_server_is_logged_in_again(case: &Case) {
     case.servers().pop().expect("a server runs").kill();
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (ssh ended without a message");
+    done.says("connection to far lost: ssh ended without a message");
     assert_eq!(notices(&done), 1, "{done}");
 }
 
@@ -131,7 +131,7 @@ fn a_server_that_is_ended_there_is_started_again(case: &Case) {
     rustix::process::kill_process(server.pid, Signal::TERM).expect("end the server");
     let done = run.wait();
     completes(case, &done);
-    done.says("connection to far lost (fastcp there was killed by signal 15)");
+    done.says("connection to far lost: fastcp there was killed by signal 15;");
 }
 
 /// A stopped server notices neither the end of its ssh nor a request to end. As the receiver it
