@@ -134,10 +134,10 @@
 //! ssh control .... the far end's process, typed messages   tokio starts here
 //! wire source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
+//! selection ...... which entries of a source are copied
 //! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
-//! selection ...... which entries of a source are copied
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! algorithms ..... compression and encryption, with their numbers on the wire

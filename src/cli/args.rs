@@ -14,8 +14,8 @@ use clap::{ArgAction, Parser};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
-use super::choice::RuleArgs;
 use super::forced_command::Permits;
+use super::rule_args::{CHOOSING, RuleArgs};
 use super::values::{
     RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
     route, rsh, timeout, user,
@@ -51,7 +51,6 @@ Examples:
   fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine, without ssh";
 
 const COPYING: &str = "Copying";
-pub(super) const CHOOSING: &str = "Choosing files";
 const STREAMS: &str = "Pipes and commands";
 const METADATA: &str = "Metadata and links";
 const SSH: &str = "ssh";

@@ -3,127 +3,39 @@
 //! The first filter rule that matches decides, so the options with rules count in the order in
 //! which they were typed.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, ValueHint};
-
 use crate::dir::home;
 use crate::error::{Error, Result, reason_of};
 use crate::selection::{
-    BadRule, LineForm, Parsed, RULE_FILE_MAX, Rule, RuleLines, Selection, Selector,
+    BadRule, LineForm, Parsed, RULE_FILE_MAX, RULES_MAX, Rule, RuleLines, Selection, Selector,
 };
 use crate::session::{EndKind, Operand};
 use crate::units::printable;
 
-use super::args::{Args, CHOOSING};
+use super::args::Args;
+use super::rule_args::{OPTIONS, RuleOption};
 
 /// Rule files that name one another end somewhere.
-const DEPTH_MAX: usize = 10;
+const DEPTH_MAX: usize = 32;
 
-/// An option with a rule, or with a file of rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RuleOption {
-    Exclude,
-    Include,
-    ExcludeFrom,
-    IncludeFrom,
-    Filter,
-}
-
-/// What `--help` says of each.
-const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
-    (
-        RuleOption::Exclude,
-        "exclude",
-        "PATTERN",
-        "Leave out what matches, as rsync does",
-    ),
-    (
-        RuleOption::Include,
-        "include",
-        "PATTERN",
-        "Copy what matches in spite of later rules",
-    ),
-    (
-        RuleOption::ExcludeFrom,
-        "exclude-from",
-        "FILE",
-        "Leave out what matches a line of FILE",
-    ),
-    (
-        RuleOption::IncludeFrom,
-        "include-from",
-        "FILE",
-        "Copy what matches a line of FILE",
-    ),
-    (
-        RuleOption::Filter,
-        "filter",
-        "RULE",
-        "Filter rule in rsync's syntax",
-    ),
-];
-
-/// The options with rules, in the order typed.
-#[derive(Debug, Default)]
-pub(super) struct RuleArgs(Vec<(RuleOption, OsString)>);
-
-impl clap::Args for RuleArgs {
-    fn augment_args(command: Command) -> Command {
-        command.args(OPTIONS.map(|(_, name, value, help)| {
-            Arg::new(name)
-                .long(name)
-                .value_name(value)
-                .help(help)
-                .help_heading(CHOOSING)
-                .value_hint(ValueHint::Other)
-                .value_parser(clap::value_parser!(OsString))
-                // A pattern may begin with a dash, and so does a rule.
-                .allow_hyphen_values(true)
-                .action(ArgAction::Append)
-        }))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        RuleArgs::augment_args(command)
-    }
-}
-
-impl FromArgMatches for RuleArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<RuleArgs, clap::Error> {
-        let mut typed = Vec::new();
-        for (option, name, ..) in OPTIONS {
-            let values = matches.get_many::<OsString>(name).into_iter().flatten();
-            let places = matches.indices_of(name).into_iter().flatten();
-            typed.extend(places.zip(values).map(|(at, value)| (at, option, value)));
-        }
-        typed.sort_by_key(|(at, ..)| *at);
-        let typed = typed.into_iter();
-        Ok(RuleArgs(
-            typed
-                .map(|(_, option, value)| (option, value.clone()))
-                .collect(),
-        ))
-    }
-
-    fn update_from_arg_matches(
-        &mut self,
-        matches: &ArgMatches,
-    ) -> std::result::Result<(), clap::Error> {
-        *self = RuleArgs::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
+const NO_FILES: &str =
+    "--exclude and the other options that choose files do not apply to a pipe or command";
 
 /// Which entries of `sources` are copied.
 ///
 /// # Errors
 /// Usage, if a rule is wrong, or a file of rules cannot be read.
 pub(super) fn selector(args: &Args, sources: &[Operand]) -> Result<Arc<Selector>> {
+    let has_options = !args.rules.0.is_empty() || args.cvs_exclude;
+    let has_files = || sources.iter().all(|source| source.what == EndKind::Path);
+    if has_options && !has_files() {
+        return Err(Error::usage(NO_FILES));
+    }
     let now = SystemTime::now();
     let selection = Selection {
         rules: rules(args)?,
@@ -134,10 +46,8 @@ pub(super) fn selector(args: &Args, sources: &[Operand]) -> Result<Arc<Selector>
         one_file_system: args.one_file_system,
     };
     let selector = Selector::new(selection).map_err(|why| Error::usage(why.to_string()))?;
-    if selector.is_choosing() && sources.iter().any(|source| source.what != EndKind::Path) {
-        return Err(Error::usage(
-            "--exclude and the other options that choose files do not apply to a pipe or command",
-        ));
+    if selector.is_choosing() && !has_files() {
+        return Err(Error::usage(NO_FILES));
     }
     Ok(Arc::new(selector))
 }
@@ -172,18 +82,20 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
         }
     }
     if args.cvs_exclude {
-        rules.extend(Rule::of_cvs());
-        rules.push(Rule::cvs_file());
+        // `!` there removes the rules before it, and must not remove those of the command.
+        let mut cvs: Vec<Rule> = Rule::of_cvs().collect();
         let own = home::own().map(|home| home.join(".cvsignore"));
         if let Some(own) = own.filter(|own| own.exists()) {
             let form = LineForm::BarePatterns { take: false };
-            read(&mut rules, own.as_os_str(), form, true, "--cvs-exclude", 0)?;
+            read(&mut cvs, own.as_os_str(), form, true, "--cvs-exclude", 0)?;
         }
         let words = std::env::var_os("CVSIGNORE").unwrap_or_default();
         let form = LineForm::BarePatterns { take: false };
         for parsed in RuleLines::new(words.as_bytes(), form, true) {
-            add(&mut rules, parsed, "CVSIGNORE", 0)?;
+            add(&mut cvs, parsed, "CVSIGNORE", 0)?;
         }
+        rules.push(Rule::cvs_file());
+        rules.extend(cvs);
     }
     Ok(rules)
 }
@@ -199,15 +111,20 @@ fn add(
         Parsed::Rules(more) => rules.extend(more),
         Parsed::Clear => rules.clear(),
         Parsed::Merge {
+            own,
             file,
             form,
             splits_words,
         } => {
+            rules.extend(own);
             let file = OsStr::from_bytes(&file);
             read(rules, file, form, splits_words, from, depth)?;
         }
     }
-    Ok(())
+    match rules.len() > RULES_MAX {
+        true => Err(Error::usage(BadRule::too_many().to_string())),
+        false => Ok(()),
+    }
 }
 
 /// Adds the rules in a file, or those on stdin for `-`.
@@ -229,7 +146,7 @@ fn read(
     };
     read.map_err(|error| fail(&reason_of(&error)))?;
     if text.len() > RULE_FILE_MAX {
-        return Err(fail("a rule file may have at most 1 MiB"));
+        return Err(fail("a rule file may have at most 64 KiB"));
     }
     for parsed in RuleLines::new(&text, form, splits_words) {
         let Some(depth) = depth.checked_sub(1) else {

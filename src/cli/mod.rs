@@ -13,6 +13,7 @@ pub mod operand;
 mod probe;
 mod remote_admin;
 mod request;
+mod rule_args;
 mod ssh_config;
 mod values;
 

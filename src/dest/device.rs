@@ -294,7 +294,7 @@ mod tests {
         assert!(run("umount", &[&place]));
         let error = error.unwrap();
         assert_eq!(error.kind, Kind::Refused);
-        let message = format!("is mounted on {}; end that use first", place.display());
+        let message = format!("is mounted on {}; free it first", place.display());
         assert!(error.message.starts_with(&message), "{error}");
     }
 

@@ -8,7 +8,6 @@ use crate::chunk::Pool;
 use crate::codec::{LARGE_BYTES, LZMA_BYTES};
 use crate::dir::open_share;
 use crate::error::{Error, Result};
-use crate::units::size;
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::CopyOptions;
 

@@ -4,6 +4,7 @@
 //! The first rule that matches an entry decides; an entry that no rule matches is copied. Directories
 //! that are left out are not searched.
 
+mod limits;
 mod pattern;
 mod rule;
 mod rule_list;
@@ -13,13 +14,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use limits::RULES_BYTES_MAX;
+pub use limits::{RULE_FILE_MAX, RULES_MAX};
+use pattern::Target;
 pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern};
 use rule_list::RuleList;
-
-/// Most rules in one list, and most bytes of a rule file. Any list of that length is written by a
-/// program, and a list of files suits it better.
-pub const RULES_MAX: usize = 10_000;
-pub const RULE_FILE_MAX: usize = 1 << 20;
 
 /// What the user asked for, as it is sent to the source's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +62,8 @@ struct FileRules {
     list: RuleList,
     /// Those of the file in a directory above, which count after these.
     outer: Option<Arc<FileRules>>,
+    /// Number of rules, also of the outer ones.
+    len: usize,
 }
 
 /// Why the rules of a directory are unknown.
@@ -70,15 +71,19 @@ struct FileRules {
 pub enum NoRules {
     /// The file of this name cannot be read.
     Unreadable(Vec<u8>, io::Error),
-    /// The file of this name has a bad rule.
-    Bad(Vec<u8>, BadRule),
+    /// The file of this name has a bad rule in this line, counted from 1, or too many rules.
+    Bad(Vec<u8>, usize, BadRule),
 }
 
 impl Selector {
     /// # Errors
     /// If the rules are too many or too long.
     pub fn new(selection: Selection) -> Result<Selector, BadRule> {
-        let list = RuleList::new(selection.rules.clone(), b"")?;
+        let list = RuleList::new(&selection.rules, b"")?;
+        let bytes: usize = selection.rules.iter().map(|rule| rule.text().len()).sum();
+        if bytes > RULES_BYTES_MAX {
+            return Err(BadRule::new("the rules have more than 512 KiB in all"));
+        }
         Ok(Selector { selection, list })
     }
 
@@ -109,10 +114,7 @@ impl Selector {
         if !self.has_rules() {
             return true;
         }
-        let mut target = [path, b"/", name].concat();
-        if is_directory {
-            target.push(pattern::DIRECTORY);
-        }
+        let target = Target::new(path, name, is_directory);
         let of_file = |file: usize| here.verdict(file, &target);
         self.list.verdict(&target, of_file).unwrap_or(true)
     }
@@ -130,6 +132,21 @@ impl Selector {
             && max_size.is_none_or(|max| size <= max)
             && modified_from.is_none_or(|from| modified >= from)
             && modified_to.is_none_or(|to| modified <= to)
+    }
+
+    /// True if an entry that the user named may be left out.
+    pub fn may_leave_out_operands(&self) -> bool {
+        let Selection {
+            one_file_system: _,
+            rules,
+            min_size,
+            max_size,
+            modified_from,
+            modified_to,
+        } = &self.selection;
+        let bounds = [min_size.is_some(), max_size.is_some()];
+        let times = [modified_from.is_some(), modified_to.is_some()];
+        !rules.is_empty() || bounds.contains(&true) || times.contains(&true)
     }
 
     /// True if a directory on another file system than the one that the user named is not entered.
@@ -159,8 +176,8 @@ impl Selector {
                 None => above,
                 Some(text) => {
                     let rules = FileRules::parse(&text, file, path, above);
-                    let rules = rules.map_err(|e| NoRules::Bad(file.name.clone(), e))?;
-                    Some(Arc::new(rules))
+                    let bad = |(line, why)| NoRules::Bad(file.name.clone(), line, why);
+                    Some(Arc::new(rules.map_err(bad)?))
                 }
             });
         }
@@ -169,7 +186,7 @@ impl Selector {
 }
 
 impl DirectoryRules {
-    fn verdict(&self, file: usize, target: &[u8]) -> Option<bool> {
+    fn verdict(&self, file: usize, target: &Target) -> Option<bool> {
         let mut next = self.files.get(file)?.as_ref();
         while let Some(rules) = next {
             if let Some(takes) = rules.list.verdict(target, |_| None) {
@@ -187,25 +204,29 @@ impl FileRules {
         file: &RuleFile,
         path: &[u8],
         mut outer: Option<Arc<FileRules>>,
-    ) -> Result<FileRules, BadRule> {
+    ) -> Result<FileRules, (usize, BadRule)> {
         let mut rules = Vec::new();
-        for parsed in RuleLines::new(text, file.form, file.splits_words) {
-            match parsed? {
-                Parsed::Rules(more) if more.iter().any(Rule::is_file) => {
-                    return Err(BadRule::new("a rule file cannot name another one"));
-                }
-                Parsed::Rules(more) => rules.extend(more),
-                Parsed::Merge { .. } => {
-                    return Err(BadRule::new("a rule file cannot name another one"));
+        let mut lines = RuleLines::new(text, file.form, file.splits_words);
+        while let Some(parsed) = lines.next() {
+            let bad = |why| (lines.line(), why);
+            match parsed.map_err(bad)? {
+                Parsed::Rules(more) if !more.iter().any(Rule::is_file) => rules.extend(more),
+                Parsed::Rules(_) | Parsed::Merge { .. } => {
+                    return Err(bad(BadRule::new("a rule file cannot name another one")));
                 }
                 Parsed::Clear => {
                     rules.clear();
                     outer = None;
                 }
             }
+            let outer = outer.as_ref().map_or(0, |outer| outer.len);
+            if outer + rules.len() > RULES_MAX {
+                return Err(bad(BadRule::too_many()));
+            }
         }
-        let list = RuleList::new(rules, path)?;
-        Ok(FileRules { list, outer })
+        let list = RuleList::new(&rules, path).map_err(|why| (lines.line(), why))?;
+        let len = list.len() + outer.as_ref().map_or(0, |outer| outer.len);
+        Ok(FileRules { list, outer, len })
     }
 }
 

@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::RULES_MAX;
+use crate::dir::is_reserved;
+use crate::manifest::NAME_MAX;
 use crate::units::printable;
 
 /// Most bytes of a bad rule that are shown.
@@ -34,13 +37,32 @@ pub struct RuleFile {
     pub splits_words: bool,
 }
 
+impl RuleFile {
+    /// # Errors
+    /// If its name is none, or that of an unfinished file.
+    pub(super) fn check(&self) -> Result<(), BadRule> {
+        let name = &self.name;
+        let is_odd = name.is_empty() || name.len() > NAME_MAX || name == b"." || name == b"..";
+        if is_odd || name.contains(&0) || is_reserved(name) {
+            return Err(BadRule::at(name, "this cannot be the name of a rule file"));
+        }
+        if name.contains(&b'/') {
+            return Err(BadRule::at(
+                name,
+                "the name for dir-merge has no slash in it",
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// What the lines of a rule file are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LineForm {
     /// Rules: `- *.o`
     Rules,
-    /// Patterns of entries to take or to leave out; `+ ` or `- ` before one says otherwise, `!`
-    /// removes the rules before it.
+    /// Patterns of entries to take or to leave out; `+ ` or `- ` before one says otherwise, and `!`
+    /// alone removes the rules before it.
     Patterns { take: bool },
     /// Patterns, whatever they begin with.
     BarePatterns { take: bool },
@@ -51,8 +73,9 @@ pub enum LineForm {
 pub enum Parsed {
     /// None for a rule without effect in a copy.
     Rules(Vec<Rule>),
-    /// The rules in this file stand here.
+    /// The rules in this file stand here, after `own`.
     Merge {
+        own: Option<Rule>,
         file: Vec<u8>,
         form: LineForm,
         splits_words: bool,
@@ -68,6 +91,10 @@ pub struct BadRule(String);
 impl BadRule {
     pub(super) fn new(why: &str) -> BadRule {
         BadRule(why.to_owned())
+    }
+
+    pub fn too_many() -> BadRule {
+        BadRule(format!("there are more than {RULES_MAX} filter rules"))
     }
 
     fn at(rule: &[u8], why: &str) -> BadRule {
@@ -131,6 +158,10 @@ pub struct RuleLines<'a> {
     rest: &'a [u8],
     form: LineForm,
     splits_words: bool,
+    /// Lines before `rest`.
+    lines: usize,
+    /// That of the rule that was given last, counted from 1.
+    line: usize,
 }
 
 impl<'a> RuleLines<'a> {
@@ -139,7 +170,14 @@ impl<'a> RuleLines<'a> {
             rest: text,
             form,
             splits_words,
+            lines: 0,
+            line: 0,
         }
+    }
+
+    /// The line of the last rule, counted from 1.
+    pub fn line(&self) -> usize {
+        self.line
     }
 }
 
@@ -157,8 +195,13 @@ impl Iterator for RuleLines<'_> {
             }
             let end = self.rest.iter().position(ends).unwrap_or(self.rest.len());
             let line = &self.rest[..end];
+            self.line = self.lines + 1;
+            self.lines += usize::from(self.rest.get(end) == Some(&b'\n'));
             self.rest = self.rest.get(end + 1..).unwrap_or_default();
             let is_comment = !self.splits_words && matches!(line, [b'#' | b';', ..]);
+            if self.splits_words && line == b"!" {
+                return Some(Ok(Parsed::Clear));
+            }
             if !line.is_empty() && !is_comment {
                 return Some(Parsed::of(line, self.form));
             }
@@ -179,17 +222,16 @@ impl Parsed {
         let (take, pattern) = match form {
             LineForm::Rules => return rule(text),
             LineForm::BarePatterns { take } => (take, text),
+            LineForm::Patterns { .. } if text == b"!" => return Ok(Parsed::Clear),
             LineForm::Patterns { take } => match text {
                 [b'+', b' ', pattern @ ..] => (true, pattern),
                 [b'-', b' ', pattern @ ..] => (false, pattern),
                 pattern => (take, pattern),
             },
         };
-        if pattern == b"!" {
-            return Ok(Parsed::Clear);
-        }
+        // As in rsync, an empty pattern is no rule.
         if pattern.is_empty() {
-            return Err(BadRule::at(text, "the pattern is missing"));
+            return Ok(Parsed::Rules(Vec::new()));
         }
         Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
             takes: take,
@@ -238,12 +280,13 @@ fn divide(text: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
     let refused = |why: &str| Err(BadRule::at(text, why));
     let Some((letter, modifiers, argument)) = divide(text) else {
-        return refused("the rule is empty");
+        return Ok(Parsed::Rules(Vec::new()));
     };
     let allowed: &[u8] = match letter {
-        b'+' | b'-' => b"/!Crspx",
+        b'-' => b"/!Crspx",
+        b'+' => b"/!rspx",
         b'H' | b'S' | b'P' | b'R' => b"/!px",
-        b'.' | b':' => b"-+Cenw/!rspx",
+        b'.' | b':' => b"-+Cenw/rspx",
         b'!' if modifiers.is_empty() && argument.is_empty() => return Ok(Parsed::Clear),
         b'!' => return refused("nothing may follow !"),
         _ => {
@@ -300,11 +343,8 @@ fn merge(
         (false, true) => LineForm::BarePatterns { take: true },
         (false, false) => LineForm::Rules,
     };
-    if modifiers.iter().any(|it| b"!rspx".contains(it)) {
-        return Err(BadRule::at(
-            text,
-            "fastcp takes only the modifiers - + C e n w here",
-        ));
+    if has(b'x') || (has(b'r') && !has(b's')) {
+        return Ok(Parsed::Rules(Vec::new()));
     }
     let argument: &[u8] = match argument {
         b"" if has(b'C') => b".cvsignore",
@@ -318,33 +358,23 @@ fn merge(
     if name.is_empty() {
         return Err(BadRule::at(text, "the name of the file is missing"));
     }
-    let mut rules = Vec::new();
-    if has(b'e') {
-        rules.push(Rule::leaves_out(name));
-    }
+    let own = has(b'e').then(|| Rule::leaves_out(name));
     if !is_per_directory {
-        if has(b'e') {
-            return Err(BadRule::at(text, "the modifier e is for dir-merge"));
-        }
         return Ok(Parsed::Merge {
+            own,
             file: argument.to_vec(),
             form,
             splits_words,
         });
     }
     // A slash before it makes rsync also look above the directories that are copied.
-    let name = argument.strip_prefix(b"/").unwrap_or(argument);
-    if name.contains(&b'/') {
-        return Err(BadRule::at(
-            text,
-            "the name for dir-merge has no slash in it",
-        ));
-    }
-    rules.push(Rule::File(RuleFile {
-        name: name.to_vec(),
+    let file = RuleFile {
+        name: argument.strip_prefix(b"/").unwrap_or(argument).to_vec(),
         is_inherited: !(has(b'n') || has(b'C')),
         form,
         splits_words,
-    }));
-    Ok(Parsed::Rules(rules))
+    };
+    file.check()?;
+    let rules = own.into_iter().chain([Rule::File(file)]);
+    Ok(Parsed::Rules(rules.collect()))
 }

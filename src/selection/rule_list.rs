@@ -1,51 +1,67 @@
-//! A list of rules, compiled into one automaton.
+//! A list of rules, of which the first that matches decides.
 
-use regex::bytes::{RegexSet, RegexSetBuilder};
-
-use super::RULES_MAX;
-use super::pattern;
-use super::rule::{BadRule, Rule, RuleFile, RulePattern};
-
-/// Most bytes of the automaton.
-const COMPILED_MAX: usize = 16 << 20;
+use super::limits::{FILES_MAX, PATTERN_MAX, RULES_MAX};
+use super::pattern::{Pattern, Target};
+use super::rule::{BadRule, Rule, RuleFile};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleList {
-    rules: Vec<Rule>,
-    /// The patterns in the order of the rules.
-    patterns: RegexSet,
+    rules: Vec<ListedRule>,
+    /// The directory in which they stand: there a pattern with a leading slash begins.
+    top: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum ListedRule {
+    Pattern {
+        pattern: Pattern,
+        takes: bool,
+        is_negated: bool,
+    },
+    File(RuleFile),
 }
 
 impl RuleList {
-    /// Patterns with a leading slash are anchored at the directory `at`.
-    ///
     /// # Errors
-    /// If the list is too long.
-    pub(super) fn new(rules: Vec<Rule>, at: &[u8]) -> Result<RuleList, BadRule> {
+    /// If there are too many rules, a pattern is too long, or the name of a file is none.
+    pub(super) fn new(rules: &[Rule], top: &[u8]) -> Result<RuleList, BadRule> {
         if rules.len() > RULES_MAX {
-            return Err(BadRule::new(&format!(
-                "there are more than {RULES_MAX} rules"
-            )));
+            return Err(BadRule::too_many());
         }
-        let patterns = rules.iter().filter_map(|rule| match rule {
-            Rule::Pattern(rule) => Some(pattern::to_regex(&rule.pattern, at)),
-            Rule::File(_) => None,
+        if rules.iter().filter(|rule| rule.is_file()).count() > FILES_MAX {
+            let why = format!("more than {FILES_MAX} rules name a file for each directory");
+            return Err(BadRule::new(&why));
+        }
+        let rules = rules.iter().map(|rule| match rule {
+            Rule::Pattern(rule) if rule.pattern.len() > PATTERN_MAX => {
+                let why = format!("a pattern has more than {PATTERN_MAX} bytes");
+                Err(BadRule::new(&why))
+            }
+            Rule::Pattern(rule) => Ok(ListedRule::Pattern {
+                pattern: Pattern::new(&rule.pattern),
+                takes: rule.takes,
+                is_negated: rule.negated,
+            }),
+            Rule::File(file) => {
+                file.check()?;
+                Ok(ListedRule::File(file.clone()))
+            }
         });
-        let built = RegexSetBuilder::new(patterns)
-            .unicode(false)
-            .dot_matches_new_line(true)
-            .size_limit(COMPILED_MAX)
-            .build();
-        let too_large = |_| BadRule::new("the rules take too much memory: shorten the list");
-        let patterns = built.map_err(too_large)?;
-        Ok(RuleList { rules, patterns })
+        Ok(RuleList {
+            rules: rules.collect::<Result<_, _>>()?,
+            top: top.to_vec(),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rules.len()
     }
 
     /// The files that rules name, in order.
     pub(super) fn files(&self) -> impl Iterator<Item = &RuleFile> {
         self.rules.iter().filter_map(|rule| match rule {
-            Rule::File(file) => Some(file),
-            Rule::Pattern(_) => None,
+            ListedRule::File(file) => Some(file),
+            ListedRule::Pattern { .. } => None,
         })
     }
 
@@ -53,30 +69,17 @@ impl RuleList {
     /// the nth of the [`files`](Self::files).
     pub(super) fn verdict(
         &self,
-        target: &[u8],
+        target: &Target,
         mut of_file: impl FnMut(usize) -> Option<bool>,
     ) -> Option<bool> {
-        if self.rules.is_empty() {
-            return None;
-        }
-        let matches = self.patterns.matches(target);
-        let (mut patterns, mut files) = (0.., 0..);
-        for rule in &self.rules {
-            match rule {
-                Rule::Pattern(RulePattern { takes, negated, .. }) => {
-                    let nth = patterns.next().expect("endless");
-                    if matches.matched(nth) != *negated {
-                        return Some(*takes);
-                    }
-                }
-                Rule::File(_) => {
-                    let nth = files.next().expect("endless");
-                    if let Some(takes) = of_file(nth) {
-                        return Some(takes);
-                    }
-                }
-            }
-        }
-        None
+        let mut files = 0..;
+        self.rules.iter().find_map(|rule| match rule {
+            ListedRule::Pattern {
+                pattern,
+                takes,
+                is_negated,
+            } => (pattern.matches(target, &self.top) != *is_negated).then_some(*takes),
+            ListedRule::File(_) => of_file(files.next()?),
+        })
     }
 }

@@ -42,6 +42,14 @@ fn a_pattern_matches_what_it_matches_in_rsync() {
         ("a/**/c", "/a/b/c /a/b/b/c /d/a/b/c", "/a/c"),
         ("a/**", "/a/b /a/b/c /d/a/b", "/a/ /a"),
         ("a/***", "/a/ /a/b /a/b/c/ /d/a/", "/a /d/a"),
+        ("/a/****", "/a/ /a/b", "/a /d/a/"),
+        ("a*b*c", "/abc /axbxc /d/axbbcc", "/acb /a/bc /axbx"),
+        (
+            "/a*/*b/**/c*",
+            "/ax/yb/z/c /a/b/x/y/cd",
+            "/a/b/c /a/x/b/y/c",
+        ),
+        ("x**y/*z", "/x/1/y/az /d/xy/z", "/x/y/a/z"),
         ("**.o", "/a.o /d/a.o", "/a.oo"),
         ("**/a", "/a /d/a /d/e/a", "/ab"),
         ("a**b", "/ab /axb /a/x/b /d/a/b", "/a"),
@@ -107,16 +115,18 @@ fn what_is_no_rule_is_refused_with_a_sentence() {
     for (line, why) in [
         ("a", "no such rule"),
         ("x a", "no such rule"),
-        ("-", "the pattern is missing"),
+        ("- ", "the pattern is missing"),
         ("-q a", "no modifier q"),
         ("-/ a", "absolute paths"),
         ("! a", "nothing may follow !"),
         ("-C a", "nothing may follow -C"),
+        ("+C", "no modifier C"),
+        (":! a", "no modifier !"),
         (":", "the name of the file is missing"),
         (": a/b", "no slash in it"),
         (":-+ a", "exclude each other"),
-        (".e a", "is for dir-merge"),
-        (":s a", "takes only the modifiers"),
+        (": .", "cannot be the name of a rule file"),
+        (": .fastcp-0011223344556677.part", "cannot be the name"),
     ] {
         let refused = Parsed::of(line.as_bytes(), LineForm::Rules).expect_err(line);
         assert!(refused.to_string().contains(why), "{line}: {refused}");
@@ -127,14 +137,17 @@ fn what_is_no_rule_is_refused_with_a_sentence() {
         refused.len() < 600 && !refused.contains('\x1b'),
         "{refused}"
     );
-    let many = vec![Rule::cvs_file(); RULES_MAX + 1];
-    assert!(
-        Selector::new(Selection {
-            rules: many,
+    let refused = |rule: &str, times| {
+        let selection = Selection {
+            rules: vec![rules(&[rule]).remove(0); times],
             ..Selection::default()
-        })
-        .is_err()
-    );
+        };
+        Selector::new(selection).unwrap_err().to_string()
+    };
+    assert!(refused("- a", RULES_MAX + 1).contains("more than 10000"));
+    assert!(refused(": .rules", 17).contains("more than 16"));
+    assert!(refused(&format!("- {}", "a".repeat(4097)), 1).contains("4096 bytes"));
+    assert!(refused(&format!("- {}", "a".repeat(4000)), 200).contains("512 KiB"));
 }
 
 #[test]
@@ -146,6 +159,7 @@ fn lines_are_patterns_or_rules_as_the_option_says() {
     };
     let patterns: Vec<_> = lines(LineForm::Patterns { take: false }, false).collect();
     assert_eq!(patterns.len(), 5);
+    assert_eq!(Parsed::of(b"", LineForm::Rules), Ok(Parsed::Rules(vec![])));
     assert_eq!(patterns[0], Ok(Parsed::Rules(rules(&["+ a"]))));
     assert_eq!(patterns[2], Ok(Parsed::Rules(rules(&["- c"]))));
     assert_eq!(patterns[3], Ok(Parsed::Clear));
@@ -153,6 +167,18 @@ fn lines_are_patterns_or_rules_as_the_option_says() {
     assert_eq!(bare[1], Ok(Parsed::Rules(rules(&["+ - b"]))));
     let words: Vec<_> = lines(LineForm::BarePatterns { take: false }, true).collect();
     assert_eq!(words.len(), 11, "{words:?}");
+}
+
+/// A matcher that tries all places for all wildcards would not end.
+#[test]
+fn a_pattern_of_many_wildcards_takes_no_longer_than_its_length() {
+    let stars = "*a".repeat(2000);
+    let paths = "**a/".repeat(1000);
+    let selector = selector(&[&format!("- /{stars}b"), &format!("- {paths}b")]);
+    let path = format!("/{}", "a".repeat(4000));
+    let deep = "/a".repeat(2000);
+    assert!(takes(&selector, &DirectoryRules::default(), &path));
+    assert!(takes(&selector, &DirectoryRules::default(), &deep));
 }
 
 /// A directory's file counts before those above it, and after the rules that come before it.
@@ -196,8 +222,8 @@ fn rules_in_a_directory_count_there_and_below() {
     let inherited = enter(&below, "/d/e", None).unwrap();
     assert!(!takes(&selector, &inherited, "/d/e/b.log"));
     assert!(matches!(
-        enter(&top, "/d", Some("nonsense")),
-        Err(NoRules::Bad(..))
+        enter(&top, "/d", Some("- a\n\n# b\nnonsense")),
+        Err(NoRules::Bad(_, 4, _))
     ));
     assert!(matches!(
         enter(&top, "/d", Some(": other")),

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | login, server's hello | `--timeout`; again at most 30 s (`login`) | `Connect` or `FarEnd` |
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
-//! | the client's first two messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
+//! | the client's first messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
 //! | anything on control from then on | `--timeout`; 3/4 of it at the server | `Lost` |
 //! | a TCP connect | 10 s for each address (`routes::direct`) | dialled again |

@@ -292,7 +292,7 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
             .filter(|root| root.operand as usize == n)
             .collect();
         // Filter rules may leave out all that an operand names.
-        if answers.is_empty() && !told && !request.options.selector.is_choosing() {
+        if answers.is_empty() && !told && !request.options.selector.may_leave_out_operands() {
             let message = "fastcp there sent neither this file nor an error; install the same \
                            version on both hosts";
             let path = OsStr::from_bytes(&operand.path);

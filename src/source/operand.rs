@@ -66,16 +66,6 @@ impl NamedSource {
         }
     }
 
-    /// Contents have no name that a rule could match.
-    fn is_taken(&self, selector: &Selector) -> bool {
-        let (name, top) = (self.name.as_bytes(), DirectoryRules::default());
-        let by_name = || selector.takes(&top, b"", name, self.is_directory());
-        let modified = Timestamp::mtime(&self.stat).s;
-        let is_file = file_type(&self.stat) == FileType::RegularFile;
-        let fits = || selector.takes_file(self.stat.st_size as u64, modified);
-        self.contents || (by_name() && (!is_file || fits()))
-    }
-
     /// A warning to show the user before the copy.
     pub fn warning(&self) -> Option<String> {
         device::warning(&self.path, &self.stat)
@@ -103,12 +93,6 @@ pub fn expand(
     recursive: bool,
     selector: &Selector,
 ) -> (Vec<NamedSource>, Vec<Error>) {
-    let (mut found, failed) = find(typed, lookup, recursive);
-    found.retain(|named| named.is_taken(selector));
-    (found, failed)
-}
-
-fn find(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<NamedSource>, Vec<Error>) {
     let path = match &lookup.confine {
         Some(confine) => match confine.names(typed) {
             Ok(_) => with_home(typed, confine.path()),
@@ -119,23 +103,52 @@ fn find(typed: &[u8], lookup: &Lookup, recursive: bool) -> (Vec<NamedSource>, Ve
     };
     let (stripped, ending) = split_ending(&path);
     let literal = OsStr::from_bytes(stripped);
+    let search = OperandSearch {
+        lookup,
+        recursive,
+        selector,
+    };
     if !lookup.remote || !pattern::is_pattern(stripped) {
         let shown = OsStr::from_bytes(&path).as_ref();
-        return match examine(literal.as_ref(), shown, ending, lookup, recursive) {
-            Ok(named) => (vec![named], Vec::new()),
+        return match examine(literal.as_ref(), shown, ending, search) {
+            Ok(named) => (named.into_iter().collect(), Vec::new()),
             Err(error) => (Vec::new(), vec![error]),
         };
     }
-    expand_pattern(typed, stripped, ending, lookup, recursive)
+    expand_pattern(typed, stripped, ending, search)
+}
+
+/// How operands are looked up, and which of them are copied.
+#[derive(Clone, Copy)]
+struct OperandSearch<'a> {
+    lookup: &'a Lookup,
+    recursive: bool,
+    selector: &'a Selector,
+}
+
+impl OperandSearch<'_> {
+    /// True if the user's rules and bounds do not leave out the entry at `path`.
+    fn takes(self, path: &Path, stat: &Stat) -> bool {
+        let (top, name) = (
+            DirectoryRules::default(),
+            last_component(path.as_os_str().as_bytes()),
+        );
+        let kind = file_type(stat);
+        let is_file = kind == FileType::RegularFile;
+        let modified = Timestamp::mtime(stat).s;
+        let fits = || self.selector.takes_file(stat.st_size as u64, modified);
+        let is_directory = kind == FileType::Directory;
+        self.selector.takes(&top, b"", name, is_directory) && (!is_file || fits())
+    }
 }
 
 fn expand_pattern(
     typed: &[u8],
     stripped: &[u8],
     ending: PathEnding,
-    lookup: &Lookup,
-    recursive: bool,
+    search: OperandSearch<'_>,
 ) -> (Vec<NamedSource>, Vec<Error>) {
+    let lookup = search.lookup;
     let typed: &Path = OsStr::from_bytes(typed).as_ref();
     let place = pattern::PatternRoot {
         base: &lookup.base,
@@ -143,6 +156,7 @@ fn expand_pattern(
     };
     let matches = pattern::expand(&place, stripped);
     let (mut found, mut failed) = (Vec::new(), Vec::new());
+    let mut is_left_out = false;
     for one in &matches.paths {
         if !is_within(&one.path, lookup) {
             continue;
@@ -151,15 +165,16 @@ fn expand_pattern(
         if ending != PathEnding::Name && !is_directory(&one.path, lookup) {
             continue;
         }
-        match examine(&one.path, &one.path, ending, lookup, recursive) {
+        match examine(&one.path, &one.path, ending, search) {
+            Ok(None) => is_left_out = true,
             // A pattern must not make the copy wait for a FIFO's writer, nor copy whole disks.
-            Ok(named) if !one.literal && is_special(&named.stat) => {
+            Ok(Some(named)) if !one.literal && is_special(&named.stat) => {
                 let what = special(file_type(&named.stat)).unwrap_or("special");
                 let message = format!("is {what}; it is copied only if you name it");
                 let error = Error::new(Kind::Entry, Side::Source, message);
                 failed.push(error.at(&one.path));
             }
-            Ok(named) => found.push(named),
+            Ok(Some(named)) => found.push(named),
             Err(error) => failed.push(error),
         }
     }
@@ -172,7 +187,7 @@ fn expand_pattern(
         );
         return (Vec::new(), vec![error.at(typed)]);
     }
-    if found.is_empty() && failed.is_empty() {
+    if found.is_empty() && failed.is_empty() && !is_left_out {
         failed.push(match matches.unreadable {
             Some((dir, cause)) if is_within(&dir, lookup) => Error::io(
                 Kind::Read,
@@ -236,14 +251,16 @@ fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     }
 }
 
-/// Looks at one path. `shown` is the path as the user knows it.
+/// Looks at one path. `shown` is the path as the user knows it. None if the user leaves it out.
 fn examine(
     path: &Path,
     shown: &Path,
     ending: PathEnding,
-    lookup: &Lookup,
-    recursive: bool,
-) -> Result<NamedSource, Error> {
+    search: OperandSearch<'_>,
+) -> Result<Option<NamedSource>, Error> {
+    let OperandSearch {
+        lookup, recursive, ..
+    } = search;
     let full = lookup.base.join(path);
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
     let stat = status(&full, lookup).map_err(|cause| {
@@ -255,6 +272,10 @@ fn examine(
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;
+    // Contents have no name that a rule could match.
+    if ending == PathEnding::Name && !search.takes(&full, &stat) {
+        return Ok(None);
+    }
     if lookup.confine.is_some()
         && let Some(what) = beyond_a_key(&stat)
     {
@@ -290,13 +311,13 @@ fn examine(
             cause,
         )
     })?;
-    Ok(NamedSource {
+    Ok(Some(NamedSource {
         path: full,
         name,
         contents: ending != PathEnding::Name,
         stat,
         confine: lookup.confine.clone(),
-    })
+    }))
 }
 
 /// True for types that are copied only if they are named.

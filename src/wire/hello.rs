@@ -109,7 +109,7 @@ pub enum BadHello {
     )]
     NotAHello,
     #[error(
-        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), fastcp here \
+        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), fastcp here protocol \
          {PROTOCOL_MIN} to {PROTOCOL_MAX} (fastcp {}): install the same version on both hosts",
         env!("CARGO_PKG_VERSION")
     )]

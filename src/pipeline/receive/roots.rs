@@ -42,8 +42,8 @@ impl Entries {
             place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
         };
         let targets = match &destination.to {
-            // None of the sources could be read, as the sender has reported.
-            To::Exit(_) if roots.roots.is_empty() => Vec::new(),
+            // No source could be read, as the sender has reported, or the user left all out.
+            _ if roots.roots.is_empty() => Vec::new(),
             To::Exit(exit) => vec![exit.target(&roots.roots)?],
             To::Path(spec) => {
                 let same_machine = destination.same_machine;

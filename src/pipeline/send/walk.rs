@@ -143,6 +143,8 @@ impl SourceWalk<'_> {
                 });
                 self.flush_full()
             }
+            Step::LeftOut if self.sender.context.is_ending() => Err(Ended),
+            Step::LeftOut => Ok(()),
             Step::Failed(error) => {
                 self.sender.report.fail_unannounced(&error);
                 Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::io::AsyncRead;
 
 use crate::control::Incoming;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::seal::Secret;
 use crate::selection::Selector;
 use crate::session::control_reader::lost;
@@ -17,7 +17,8 @@ use crate::session::control_reader::breach;
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// Reads the client's first messages. With `selects` the third one says which entries are copied.
+/// Reads the client's first messages. With `selects` the third one says which entries a sender
+/// copies.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     selects: bool,
@@ -42,7 +43,10 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         let Message::Select(selection) = next().await? else {
             return Err(breach("no selection of files"));
         };
-        let selector = Selector::new(selection).map_err(|why| breach(&why.to_string()))?;
+        if !open.role.sends() {
+            return Err(breach("a selection of files for a receiver"));
+        }
+        let selector = Selector::new(selection).map_err(|why| Error::usage(why.to_string()))?;
         open.options.selector = Arc::new(selector);
     }
     Ok((open, secret))

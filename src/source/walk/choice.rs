@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, openat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
@@ -13,10 +13,8 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
 use crate::selection::{DirectoryRules, NoRules, RULE_FILE_MAX, Selector};
 
-pub(super) struct Choice {
+pub(super) struct WalkChoice {
     selector: Arc<Selector>,
-    /// A key is confined to a directory, so no link is followed.
-    is_confined: bool,
     /// The innermost directory as the rules see it: empty where the contents of a directory are
     /// copied, else `/` and its name, and so on.
     path: Vec<u8>,
@@ -31,11 +29,10 @@ struct ChoiceLevel {
     device: u64,
 }
 
-impl Choice {
-    pub(super) fn new(selector: Arc<Selector>, is_confined: bool) -> Choice {
-        Choice {
+impl WalkChoice {
+    pub(super) fn new(selector: Arc<Selector>) -> WalkChoice {
+        WalkChoice {
             selector,
-            is_confined,
             path: Vec::new(),
             levels: Vec::new(),
         }
@@ -53,7 +50,7 @@ impl Choice {
         }
         let first = DirectoryRules::default();
         let above = self.levels.last().map_or(&first, |level| &level.rules);
-        let read = |name: &[u8]| self.read(dir, OsStr::from_bytes(name));
+        let read = |name: &[u8]| read(dir, OsStr::from_bytes(name));
         match self.selector.enter(above, &self.path, read) {
             Ok(rules) => {
                 let (device, _) = dir.identity();
@@ -92,39 +89,51 @@ impl Choice {
         selector.takes(&level.rules, &self.path, name.as_bytes(), is_directory) && fits()
     }
 
+    /// True if the rules leave out the entry `name` of the innermost directory, whose type is
+    /// unknown.
+    pub(super) fn leaves_out(&self, name: &Name) -> bool {
+        let Some(level) = self.levels.last() else {
+            return false;
+        };
+        let (path, name) = (&self.path, name.as_bytes());
+        let takes = |as_directory| self.selector.takes(&level.rules, path, name, as_directory);
+        !takes(false) || !takes(true)
+    }
+
     /// True if a directory on this device is made but not entered.
     pub(super) fn is_elsewhere(&self, device: u64) -> bool {
         let top = self.levels.first();
         let is_other = top.is_some_and(|top| top.device != device);
         is_other && self.selector.stays_on_one_file_system()
     }
+}
 
-    fn read(&self, dir: &Arc<Dir>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
-        // A FIFO of this name must not make the copy wait.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = match self.is_confined {
-            true => dir.open(name, flags, Mode::empty()),
-            false => openat(&*dir.handle()?, name, flags, Mode::empty()).map_err(Into::into),
-        };
-        let file = match opened {
-            Ok(fd) => std::fs::File::from(fd),
-            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let kind = file.metadata()?.file_type();
-        if kind.is_dir() {
-            return Ok(None);
-        }
-        if !kind.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
-        let mut text = Vec::new();
-        file.take(RULE_FILE_MAX as u64 + 1).read_to_end(&mut text)?;
-        if text.len() > RULE_FILE_MAX {
-            return Err(Errno::FBIG.into());
-        }
-        Ok(Some(text))
+/// None if there is no such file; a directory of the name is none.
+fn read(dir: &Arc<Dir>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    // A FIFO of this name must not make the copy wait. A link could lead to another user's
+    // file, or to a device.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = match dir.open(name, flags, Mode::empty()) {
+        Ok(fd) => std::fs::File::from(fd),
+        Err(e) => match Errno::from_io_error(&e) {
+            Some(Errno::NOENT) => return Ok(None),
+            Some(Errno::LOOP) => return Err(io::Error::other("it is a symbolic link")),
+            _ => return Err(e),
+        },
+    };
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Ok(None);
     }
+    if !kind.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = Vec::new();
+    file.take(RULE_FILE_MAX as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > RULE_FILE_MAX {
+        return Err(Errno::FBIG.into());
+    }
+    Ok(Some(text))
 }
 
 fn told(why: NoRules, dir: &Arc<Dir>) -> Error {
@@ -134,8 +143,9 @@ fn told(why: NoRules, dir: &Arc<Dir>) -> Error {
             let what = "cannot read the filter rules, so its directory is not read";
             Error::io(Kind::Read, Side::Source, at(&name), what, cause)
         }
-        NoRules::Bad(name, why) => {
-            let what = format!("bad filter rule, so its directory is not read: {why}");
+        NoRules::Bad(name, line, why) => {
+            let what =
+                format!("bad filter rule in line {line}, so its directory is not read: {why}");
             Error::new(Kind::Read, Side::Source, what).at(at(&name))
         }
     }

@@ -31,13 +31,16 @@ use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
 use crate::selection::Selector;
-use choice::Choice;
+use choice::WalkChoice;
 use level::Level;
 use names::{FirstNames, FurtherName, FurtherNames};
 use spot::WalkSpot;
 
 /// Number of innermost directories that stay open for reading; outer ones keep their position.
 const READING_MAX: usize = 64;
+
+/// Number of entries in a row that the walk may leave out without a step.
+const LEFT_OUT_EVERY: u64 = 1000;
 
 // Nearly all steps are entries, so boxing them would save nothing.
 #[allow(clippy::large_enum_variant)]
@@ -50,6 +53,8 @@ pub enum Step {
     },
     /// An entry that is not copied, with the reason; no directory counts it as a child.
     Failed(Error),
+    /// Many entries were left out. The caller sees that the walk goes on, and may end it.
+    LeftOut,
     /// A FIFO, a socket or a device inside a tree. Nobody expects its content, so this is no
     /// failure.
     Special(Error),
@@ -69,7 +74,9 @@ pub struct Walk {
     handles: Arc<Handles>,
     /// The directory of the last named file, because most operands share it.
     last_parent: Option<(PathBuf, Arc<Dir>)>,
-    choice: Choice,
+    choice: WalkChoice,
+    /// Number of entries that it left out.
+    left_out: u64,
     /// Named directories that are not walked yet, with their names if not only their contents are
     /// copied.
     trees: VecDeque<(EntryId, Arc<Dir>, Option<Name>)>,
@@ -112,7 +119,8 @@ impl Walk {
             follow_links,
             handles,
             last_parent: None,
-            choice: Choice::new(selector, is_confined),
+            choice: WalkChoice::new(selector),
+            left_out: 0,
             trees: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
@@ -221,7 +229,8 @@ impl Walk {
             self.queued.push_back(Step::Failed(error));
             return;
         };
-        if self.is_confined && is_reserved(name.as_bytes()) {
+        let is_own = self.is_confined && is_reserved(name.as_bytes());
+        if is_own && !self.choice.leaves_out(&name) {
             let error = Error::new(Kind::Refused, Side::Source, RESERVED);
             let error = error.at(level.dir.path().join(&name));
             self.queued.push_back(Step::Failed(error));
@@ -235,13 +244,21 @@ impl Walk {
             through_link: self.follow_links,
         };
         match spot.stat() {
-            Ok(stat) if !self.choice.takes(&spot.name, &stat) => {}
+            Ok(stat) if !self.choice.takes(&spot.name, &stat) => self.left_out(),
             Ok(stat) => self.visit(spot, stat),
+            Err(_) if self.choice.leaves_out(&spot.name) => self.left_out(),
             Err(cause) => {
                 let dangling = spot.through_link && spot.dir.stat(spot.name.as_os_str()).is_ok();
                 let what = if dangling { "is a dangling link" } else { "" };
                 self.fail_io(spot.path(), what, cause);
             }
+        }
+    }
+
+    fn left_out(&mut self) {
+        self.left_out += 1;
+        if self.left_out.is_multiple_of(LEFT_OUT_EVERY) {
+            self.queued.push_back(Step::LeftOut);
         }
     }
 

@@ -119,6 +119,13 @@ fn an_operand_may_be_left_out(case: &Case) {
     case.src.file("b.c", "b");
     case.dst.dir("d");
     case.copy(&["--exclude=*.o"], "a.o", "d").succeeds();
+    // Nothing is made either, and it does not matter that nothing could be.
+    let flags = ["--exclude=*.o", "--no-target-directory", "--mkpath"];
+    case.copy(&flags, "a.o", "none/x").succeeds();
+    case.copy(&["--exclude=*.o"], "a.o", "none/x").succeeds();
+    // A directory needs no -r if it is left out.
+    case.src.file("k/a", "a");
+    case.copy(&["--exclude=k"], "k", "d").succeeds();
     assert_eq!(paths(case), ["d"]);
     case.copy_all(&["--exclude=*.o"], &["a.o", "b.c"], "d")
         .succeeds();
@@ -134,7 +141,7 @@ fn a_directory_with_a_bad_rule_file_is_not_copied(case: &Case) {
     case.src.file("t/e/secret", "secret");
     case.src.dir("t/no-rules/.rules");
     let done = case.copy(&["-r", "--filter=: .rules"], "t", "");
-    done.exits(9).says("t/d/.rules: bad filter rule");
+    done.exits(9).says("t/d/.rules: bad filter rule in line 1");
     done.says("nonsense: no such rule")
         .says("t/e/.rules: cannot read the filter rules");
     assert_eq!(

@@ -140,7 +140,7 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
     for errand in ["--version", "--remove"] {
         let done = case.fastcp().args([errand, "far:"]).run();
         done.exits(4)
-            .says("this key starts fastcp")
+            .says("this key's forced command only starts copies")
             .never_says("sftp");
     }
     let outside = case.scratch.dir("outside");

@@ -337,8 +337,7 @@ fn a_selection_is_these_bytes() {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = "21001f000000020000012a2e6f010a2e63767369676e6f7265000200010\
-                  1ac020000010101";
+    let golden = "21002000000002000001032a2e6f010a2e63767369676e6f72650002000101ac020000010101";
     assert_eq!(hex, golden);
     let read = Message::decode(33, &bytes[HEADER_LEN..]).expect("it reads back");
     assert_eq!(read, Some(message));

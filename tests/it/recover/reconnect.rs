@@ -346,7 +346,7 @@ fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
     let done = run.wait();
     let why = "far: fastcp cannot run there: only 9 files may be open at once";
     done.exits(5)
-        .says(&format!("another login (the last: {why})"))
+        .says(&format!("1 more login (the last: {why})"))
         .never_says(" fastcp: only");
     case.dst.sweep();
 }
