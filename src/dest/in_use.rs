@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
@@ -15,6 +16,11 @@ use crate::manifest::file_type;
 /// Chooses the signal for a broken lease. The libc crate has it for some targets only; the number
 /// is the same on every Linux but that of PA-RISC.
 const F_SETSIG: libc::c_int = 10;
+
+/// A new process holds its parent's open files until it runs its own program. So a file counts as
+/// open for writing only if it is so at each of several looks.
+const LOOKS: u32 = 5;
+const LOOKS_APART: Duration = Duration::from_millis(20);
 
 /// Refuses a file that another process has open for writing, unless the user gave `--force`. The
 /// kernel shows this by refusing a lease on the file. It gives leases only to the file's owner and
@@ -31,7 +37,14 @@ pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Resu
         return Ok(());
     };
     let is_file = fstat(&fd).is_ok_and(|stat| file_type(&stat) == FileType::RegularFile);
-    if is_file && is_open_for_writing(&File::from(fd)) {
+    let file = File::from(fd);
+    let is_used = |look| {
+        if look > 0 {
+            std::thread::sleep(LOOKS_APART);
+        }
+        is_open_for_writing(&file)
+    };
+    if is_file && (0..LOOKS).all(is_used) {
         return Err(slot.refused(
             "is open for writing in another process, which would continue to write to the old \
              file (--force replaces it anyway)",
