@@ -230,12 +230,6 @@ impl Walk {
             return;
         };
         let is_own = self.is_confined && is_reserved(name.as_bytes());
-        if is_own && !self.choice.leaves_out(&name) {
-            let error = Error::new(Kind::Refused, Side::Source, RESERVED);
-            let error = error.at(level.dir.path().join(&name));
-            self.queued.push_back(Step::Failed(error));
-            return;
-        }
         let spot = WalkSpot {
             id: None,
             parent: level.id,
@@ -245,6 +239,7 @@ impl Walk {
         };
         match spot.stat() {
             Ok(stat) if !self.choice.takes(&spot.name, &stat) => self.left_out(),
+            _ if is_own => self.fail(Kind::Refused, &spot, RESERVED),
             Ok(stat) => self.visit(spot, stat),
             Err(_) if self.choice.leaves_out(&spot.name) => self.left_out(),
             Err(cause) => {
