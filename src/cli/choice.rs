@@ -12,13 +12,16 @@ use std::time::{Duration, SystemTime};
 use crate::dir::home;
 use crate::error::{Error, Result, reason_of};
 use crate::selection::{
-    BadRule, LineForm, Parsed, RULE_FILE_MAX, RULES_MAX, Rule, RuleLines, Selection, Selector,
+    BadRule, LineForm, Parsed, RULES_MAX, Rule, RuleLines, Selection, Selector,
 };
 use crate::session::{EndKind, Operand};
 use crate::units::printable;
 
 use super::args::Args;
-use super::rule_args::{OPTIONS, RuleOption};
+use super::rule_args::RuleOption;
+
+/// Most bytes of a rule file of the command, comments included.
+const FILE_MAX: u64 = 1 << 20;
 
 /// Rule files that name one another end somewhere.
 const DEPTH_MAX: usize = 32;
@@ -61,7 +64,7 @@ fn seconds(now: SystemTime, age: Duration) -> i64 {
 
 fn rules(args: &Args) -> Result<Vec<Rule>> {
     let mut rules = Vec::new();
-    for (option, value) in &args.rules.0 {
+    for (option, name, value) in &args.rules.0 {
         let (take, is_file) = match option {
             RuleOption::Exclude => (false, false),
             RuleOption::Include => (true, false),
@@ -74,8 +77,7 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
             }
         };
         let form = LineForm::Patterns { take };
-        let name = OPTIONS.iter().find(|it| it.0 == *option);
-        let name = format!("--{}", name.map_or("", |it| it.1));
+        let name = format!("--{name}");
         match is_file {
             true => read(&mut rules, value, form, false, &name, DEPTH_MAX)?,
             false => add(&mut rules, Parsed::of(value.as_bytes(), form), &name, 0)?,
@@ -139,14 +141,14 @@ fn read(
     let shown = format!("{from} {}", printable(file.as_bytes()));
     let fail = |why: &str| Error::usage(format!("{shown}: {why}"));
     let mut text = Vec::new();
-    let most = RULE_FILE_MAX as u64 + 1;
+    let most = FILE_MAX + 1;
     let read = match file == "-" {
         true => std::io::stdin().lock().take(most).read_to_end(&mut text),
         false => std::fs::File::open(file).and_then(|it| it.take(most).read_to_end(&mut text)),
     };
     read.map_err(|error| fail(&reason_of(&error)))?;
-    if text.len() > RULE_FILE_MAX {
-        return Err(fail("a rule file may have at most 64 KiB"));
+    if text.len() as u64 > FILE_MAX {
+        return Err(fail("a rule file may have at most 1 MiB"));
     }
     for parsed in RuleLines::new(&text, form, splits_words) {
         let Some(depth) = depth.checked_sub(1) else {

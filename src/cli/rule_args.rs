@@ -18,7 +18,7 @@ pub(super) enum RuleOption {
 }
 
 /// What `--help` says of each.
-pub(super) const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
+const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
     (
         RuleOption::Exclude,
         "exclude",
@@ -51,9 +51,9 @@ pub(super) const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
     ),
 ];
 
-/// The options with rules, in the order typed.
+/// The options with rules, their names and values, in the order typed.
 #[derive(Debug, Default)]
-pub(super) struct RuleArgs(pub Vec<(RuleOption, OsString)>);
+pub(super) struct RuleArgs(pub Vec<(RuleOption, &'static str, OsString)>);
 
 impl clap::Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
@@ -85,15 +85,15 @@ impl FromArgMatches for RuleArgs {
         for (option, name, ..) in OPTIONS {
             let values = matches.get_many::<OsString>(name).into_iter().flatten();
             let places = matches.indices_of(name).into_iter().flatten();
-            typed.extend(places.zip(values).map(|(at, value)| (at, option, value)));
+            typed.extend(
+                places
+                    .zip(values)
+                    .map(|(at, value)| (at, (option, name, value.clone()))),
+            );
         }
         typed.sort_by_key(|(at, ..)| *at);
-        let typed = typed.into_iter();
-        Ok(RuleArgs(
-            typed
-                .map(|(_, option, value)| (option, value.clone()))
-                .collect(),
-        ))
+        let typed = typed.into_iter().map(|(_, typed)| typed);
+        Ok(RuleArgs(typed.collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

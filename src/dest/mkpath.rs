@@ -1,6 +1,6 @@
 //! `--mkpath`: the missing directories of the typed destination.
 
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::directory::CANNOT_CREATE;
 use super::sync_directory;
 use super::user_path::Reach;
-use crate::dir::Confine;
+use crate::dir::{Confine, Dir};
 use crate::error::{Error, Kind, Result, Side};
 
 /// The umask removes the permissions that the user does not want to give.
@@ -32,7 +32,7 @@ pub(super) fn make(reach: Reach<'_>, path: &Path, whole: bool, fsync: bool) -> R
     }
     match reach.confine {
         Some(confine) => make_confined(confine, dir, fsync),
-        None => make_anywhere(dir, fsync),
+        None => make_anywhere(reach, dir, fsync),
     }
 }
 
@@ -40,7 +40,7 @@ fn failed(path: &Path, cause: std::io::Error) -> Error {
     Error::io(Kind::Write, Side::Dest, path, CANNOT_CREATE, cause)
 }
 
-fn make_anywhere(dir: &Path, fsync: bool) -> Result<()> {
+fn make_anywhere(reach: Reach<'_>, dir: &Path, fsync: bool) -> Result<()> {
     let mut made = PathBuf::new();
     for component in dir.components() {
         let above = made.clone();
@@ -51,7 +51,8 @@ fn make_anywhere(dir: &Path, fsync: bool) -> Result<()> {
                     true => Path::new("."),
                     false => &above,
                 };
-                sync(above)?;
+                let above = Dir::named(above, reach.handles);
+                sync_directory(&above.map_err(|cause| failed(&made, cause))?)?;
             }
             Ok(()) => {}
             // A file there, or a directory that may not be read, is reported by what follows.
@@ -60,16 +61,6 @@ fn make_anywhere(dir: &Path, fsync: bool) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn sync(dir: &Path) -> Result<()> {
-    let synced = File::open(dir).and_then(|dir| match dir.sync_all() {
-        // Some file systems cannot sync a directory.
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::INVAL) => Ok(()),
-        other => other,
-    });
-    let what = "cannot sync the directory to disk";
-    synced.map_err(|cause| Error::io(Kind::Write, Side::Dest, dir, what, cause))
 }
 
 /// Follows no link.

@@ -7,7 +7,7 @@ pub const RULES_MAX: usize = 10_000;
 /// Most bytes of all patterns in the command. They fit into a message.
 pub(super) const RULES_BYTES_MAX: usize = 512 << 10;
 
-/// Most bytes of a rule file.
+/// Most bytes of a rule file in a directory.
 pub const RULE_FILE_MAX: usize = 64 << 10;
 
 /// Most rules that name a file: each is opened in every directory.

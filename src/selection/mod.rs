@@ -12,7 +12,10 @@ mod rule_list;
 use std::io;
 use std::sync::Arc;
 
+use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
+
+use crate::manifest::{Timestamp, file_type};
 
 use limits::RULES_BYTES_MAX;
 pub use limits::{RULE_FILE_MAX, RULES_MAX};
@@ -101,10 +104,18 @@ impl Selector {
         !self.selection.rules.is_empty()
     }
 
-    /// True if the rules take the entry `name` of the directory at `path`, whose own rules are
-    /// `here`. A path is empty or begins with `/`. The top is the directory that the user named if
+    /// True if the entry `name` of the directory at `path` is copied: by the rules, and if it is a
+    /// regular file, by its size and age. `here` are the directory's own rules.
+    pub fn takes(&self, here: &DirectoryRules, path: &[u8], name: &[u8], stat: &Stat) -> bool {
+        let kind = file_type(stat);
+        let modified = Timestamp::mtime(stat).s;
+        self.takes_name(here, path, name, kind == FileType::Directory)
+            && (kind != FileType::RegularFile || self.takes_file(stat.st_size as u64, modified))
+    }
+
+    /// True if the rules take the entry `name` of the directory at `path`. A path is empty or begins with `/`. The top is the directory that the user named if
     /// its contents are copied, else the one that it is in.
-    pub fn takes(
+    pub fn takes_name(
         &self,
         here: &DirectoryRules,
         path: &[u8],
@@ -120,7 +131,7 @@ impl Selector {
     }
 
     /// True if a regular file has the right size and age.
-    pub fn takes_file(&self, size: u64, modified: i64) -> bool {
+    fn takes_file(&self, size: u64, modified: i64) -> bool {
         let Selection {
             min_size,
             max_size,
@@ -136,25 +147,14 @@ impl Selector {
 
     /// True if an entry that the user named may be left out.
     pub fn may_leave_out_operands(&self) -> bool {
-        let Selection {
-            one_file_system: _,
-            rules,
-            min_size,
-            max_size,
-            modified_from,
-            modified_to,
-        } = &self.selection;
-        let bounds = [min_size.is_some(), max_size.is_some()];
-        let times = [modified_from.is_some(), modified_to.is_some()];
-        !rules.is_empty() || bounds.contains(&true) || times.contains(&true)
+        let all_operands = Selection {
+            one_file_system: self.selection.one_file_system,
+            ..Selection::default()
+        };
+        self.selection != all_operands
     }
 
-    /// True if a directory on another file system than the one that the user named is not entered.
-    pub fn stays_on_one_file_system(&self) -> bool {
-        self.selection.one_file_system
-    }
-
-    /// The rules of the directory at `path` (as in [`takes`](Self::takes); empty at the top).
+    /// The rules of the directory at `path` (as in [`takes_name`](Self::takes_name); empty at the top).
     /// `outer` are those of its parent; `read` reads a file in the directory, None if there is
     /// none.
     ///

@@ -26,7 +26,7 @@ fn takes(selector: &Selector, here: &DirectoryRules, path: &str) -> bool {
     let is_directory = path.ends_with('/');
     let path = path.trim_end_matches('/');
     let (above, name) = path.rsplit_once('/').unwrap();
-    selector.takes(here, above.as_bytes(), name.as_bytes(), is_directory)
+    selector.takes_name(here, above.as_bytes(), name.as_bytes(), is_directory)
 }
 
 /// `rsync -n -r --list-only` says the same of each.

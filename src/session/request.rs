@@ -15,6 +15,7 @@ use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
 use crate::units::printable;
 use crate::wire::hello::Hello;
+use crate::wire::message::Message;
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -193,6 +194,12 @@ impl Request {
     pub fn selects_there(&self) -> bool {
         let is_there = self.sources.iter().any(|source| source.host.is_some());
         is_there && self.options.selector.is_choosing()
+    }
+
+    /// The message that says so.
+    pub fn select(&self) -> Option<Message> {
+        let selection = || self.options.selector.selection().clone();
+        self.selects_there().then(|| Message::Select(selection()))
     }
 
     /// # Errors

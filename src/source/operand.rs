@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Side};
-use crate::manifest::{EntryId, Name, Root, Timestamp, file_type};
+use crate::manifest::{EntryId, Name, Root, file_type};
 use crate::selection::{DirectoryRules, Selector};
 
 use super::device::{self, is_device};
@@ -129,16 +129,9 @@ struct OperandSearch<'a> {
 impl OperandSearch<'_> {
     /// True if the user's rules and bounds do not leave out the entry at `path`.
     fn takes(self, path: &Path, stat: &Stat) -> bool {
-        let (top, name) = (
-            DirectoryRules::default(),
-            last_component(path.as_os_str().as_bytes()),
-        );
-        let kind = file_type(stat);
-        let is_file = kind == FileType::RegularFile;
-        let modified = Timestamp::mtime(stat).s;
-        let fits = || self.selector.takes_file(stat.st_size as u64, modified);
-        let is_directory = kind == FileType::Directory;
-        self.selector.takes(&top, b"", name, is_directory) && (!is_file || fits())
+        let name = last_component(path.as_os_str().as_bytes());
+        self.selector
+            .takes(&DirectoryRules::default(), b"", name, stat)
     }
 }
 

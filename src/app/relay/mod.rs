@@ -232,13 +232,9 @@ impl RelayedSession<'_> {
                 server.control.send(Message::Open(open)).await?;
                 let secret = SessionSecret(*secret.expose());
                 server.control.send(Message::Secret(secret)).await?;
-                match end == RelaySide::Sender && self.request.selects_there() {
-                    true => {
-                        let selection = self.request.options.selector.selection();
-                        let select = Message::Select(selection.clone());
-                        server.control.send(select).await
-                    }
-                    false => Ok(()),
+                match self.request.select().filter(|_| end == RelaySide::Sender) {
+                    Some(select) => server.control.send(select).await,
+                    None => Ok(()),
                 }
             };
             opened.await.map_err(|_| RelayEnd::lost(end))?;

@@ -39,11 +39,10 @@ pub(super) async fn open(
     say(control, Message::Open(open)).await?;
     let secret = SessionSecret(*keyring.secret.expose());
     say(control, Message::Secret(secret)).await?;
-    if request.selects_there() {
-        let selection = request.options.selector.selection();
-        say(control, Message::Select(selection.clone())).await?;
+    match request.select() {
+        Some(select) => say(control, select).await,
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn role(request: &Request) -> Role {

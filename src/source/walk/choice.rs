@@ -5,12 +5,12 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Name, Timestamp, file_type};
+use crate::manifest::Name;
 use crate::selection::{DirectoryRules, NoRules, RULE_FILE_MAX, Selector};
 
 pub(super) struct WalkChoice {
@@ -26,7 +26,6 @@ struct ChoiceLevel {
     rules: DirectoryRules,
     /// Length of the path of the directory above.
     outer: usize,
-    device: u64,
 }
 
 impl WalkChoice {
@@ -53,12 +52,7 @@ impl WalkChoice {
         let read = |name: &[u8]| read(dir, OsStr::from_bytes(name));
         match self.selector.enter(above, &self.path, read) {
             Ok(rules) => {
-                let (device, _) = dir.identity();
-                self.levels.push(ChoiceLevel {
-                    rules,
-                    outer,
-                    device,
-                });
+                self.levels.push(ChoiceLevel { rules, outer });
                 Ok(())
             }
             Err(why) => {
@@ -80,13 +74,8 @@ impl WalkChoice {
         let Some(level) = self.levels.last() else {
             return true;
         };
-        let selector = &self.selector;
-        let is_directory = file_type(stat) == FileType::Directory;
-        let fits = || match file_type(stat) == FileType::RegularFile {
-            true => selector.takes_file(stat.st_size as u64, Timestamp::mtime(stat).s),
-            false => true,
-        };
-        selector.takes(&level.rules, &self.path, name.as_bytes(), is_directory) && fits()
+        self.selector
+            .takes(&level.rules, &self.path, name.as_bytes(), stat)
     }
 
     /// True if the rules leave out the entry `name` of the innermost directory, whose type is
@@ -96,15 +85,16 @@ impl WalkChoice {
             return false;
         };
         let (path, name) = (&self.path, name.as_bytes());
-        let takes = |as_directory| self.selector.takes(&level.rules, path, name, as_directory);
+        let takes = |as_directory| {
+            let rules = &level.rules;
+            self.selector.takes_name(rules, path, name, as_directory)
+        };
         !takes(false) || !takes(true)
     }
 
-    /// True if a directory on this device is made but not entered.
-    pub(super) fn is_elsewhere(&self, device: u64) -> bool {
-        let top = self.levels.first();
-        let is_other = top.is_some_and(|top| top.device != device);
-        is_other && self.selector.stays_on_one_file_system()
+    /// True if directories on other file systems are made but not entered.
+    pub(super) fn stays_on_one_file_system(&self) -> bool {
+        self.selector.selection().one_file_system
     }
 }
 

@@ -333,7 +333,9 @@ impl Walk {
         }
         stat.st_mode = spot.mode_without_list(stat.st_mode);
         let id = self.number(&spot);
-        let is_elsewhere = self.choice.is_elsewhere(stat.st_dev);
+        let top = self.levels.first();
+        let is_elsewhere = self.choice.stays_on_one_file_system()
+            && top.is_some_and(|top| top.dir.identity().0 != stat.st_dev);
         self.entering = (!is_elsewhere).then(|| Entering {
             id,
             parent: spot.dir.clone(),
