@@ -140,6 +140,7 @@
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
+//! keep ........... metadata that is kept, existing files that stay
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! guide .......... the pages of --help TOPIC
@@ -239,6 +240,7 @@ pub mod dir;
 pub mod error;
 pub mod guide;
 pub mod journal;
+pub mod keep;
 pub mod locks;
 pub mod manifest;
 pub mod outcome;

@@ -101,13 +101,52 @@ pub enum EntryKind {
     HardLink(EntryId),
     /// A pipe: bytes that are read once, in order, and whose number is unknown until the end.
     Pipe,
+    /// A device, FIFO or socket that is made anew at the destination, without content.
+    Special(SpecialFile),
+}
+
+/// A device has its number in [`Entry::rdev`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpecialFile {
+    BlockDevice,
+    CharacterDevice,
+    Fifo,
+    Socket,
+}
+
+impl SpecialFile {
+    pub fn of(file_type: FileType) -> Option<SpecialFile> {
+        match file_type {
+            FileType::BlockDevice => Some(SpecialFile::BlockDevice),
+            FileType::CharacterDevice => Some(SpecialFile::CharacterDevice),
+            FileType::Fifo => Some(SpecialFile::Fifo),
+            FileType::Socket => Some(SpecialFile::Socket),
+            _ => None,
+        }
+    }
+
+    pub fn file_type(self) -> FileType {
+        match self {
+            SpecialFile::BlockDevice => FileType::BlockDevice,
+            SpecialFile::CharacterDevice => FileType::CharacterDevice,
+            SpecialFile::Fifo => FileType::Fifo,
+            SpecialFile::Socket => FileType::Socket,
+        }
+    }
+
+    pub fn is_device(self) -> bool {
+        matches!(
+            self,
+            SpecialFile::BlockDevice | SpecialFile::CharacterDevice
+        )
+    }
 }
 
 /// An attribute of an entry that a later version added. An unknown `tag` with the top bit set
 /// makes the entry fail; any other unknown tag is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`] or unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`], [`ATTRIBUTES`] or unknown.
     pub tag: u16,
     #[serde(with = "byte_strings")]
     pub bytes: Vec<u8>,
@@ -136,6 +175,22 @@ pub const MADE_UP: u16 = 4;
 /// By its host's clock the file was written so recently that another write might not change its
 /// times.
 pub const YOUNG: u16 = 5;
+
+/// Extended attributes with their access control lists: a postcard list of [`Attribute`]s.
+pub const ATTRIBUTES: u16 = 6;
+
+/// Most bytes of an entry's attributes, names and values together.
+pub const ATTRIBUTES_MAX: usize = 64 << 10;
+
+/// An extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Attribute {
+    /// At most 255 bytes, without NUL.
+    #[serde(with = "byte_strings")]
+    pub name: Vec<u8>,
+    #[serde(with = "byte_strings")]
+    pub value: Vec<u8>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -288,6 +343,44 @@ impl Entry {
     /// True if the file was recently written, by its host's clock.
     pub fn is_young(&self) -> bool {
         self.has(YOUNG)
+    }
+
+    /// Its extended attributes, sorted by name. None for those of a peer that are malformed or more
+    /// than [`ATTRIBUTES_MAX`].
+    pub fn attributes(&self) -> Option<Vec<Attribute>> {
+        let held = |extension: &&Extension| extension.tag == ATTRIBUTES;
+        let Some(held) = self.extensions.iter().find(held) else {
+            return Some(Vec::new());
+        };
+        let mut attributes: Vec<Attribute> = match postcard::take_from_bytes(&held.bytes) {
+            Ok((attributes, [])) if held.bytes.len() <= ATTRIBUTES_MAX => attributes,
+            _ => return None,
+        };
+        let is_possible = |one: &Attribute| {
+            let name = &one.name;
+            !name.is_empty() && name.len() <= NAME_MAX && !name.contains(&0)
+        };
+        attributes.sort();
+        attributes.dedup_by(|a, b| a.name == b.name);
+        attributes.iter().all(is_possible).then_some(attributes)
+    }
+
+    /// Replaces its extended attributes. False if they are more than [`ATTRIBUTES_MAX`]; then it
+    /// has none.
+    pub fn set_attributes(&mut self, attributes: &[Attribute]) -> bool {
+        self.extensions
+            .retain(|extension| extension.tag != ATTRIBUTES);
+        if attributes.is_empty() {
+            return true;
+        }
+        // A vector grows, and all lengths are known.
+        let bytes = postcard::to_stdvec(attributes).unwrap_or_default();
+        let fits = bytes.len() <= ATTRIBUTES_MAX && !bytes.is_empty();
+        if fits {
+            let tag = ATTRIBUTES;
+            self.extensions.push(Extension { tag, bytes });
+        }
+        fits
     }
 
     /// True if the source has (or may have) holes.

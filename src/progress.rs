@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
+use crate::keep::{NotKept, NotKeptCounters};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
 
@@ -72,6 +73,11 @@ struct SessionCounters {
     special: AtomicU64,
     /// Names of files with several names (hard links) that were copied as separate files.
     unlinked: AtomicU64,
+    /// Existing files that are unchanged, by size and time.
+    unchanged: AtomicU64,
+    /// Files that were not copied because of what exists, or does not exist, at the destination.
+    staying: AtomicU64,
+    not_kept: NotKeptCounters,
 }
 
 /// The frames of all sessions.
@@ -132,6 +138,11 @@ pub struct Snapshot {
     pub files: u64,
     pub special: u64,
     pub unlinked: u64,
+    /// The part of `files` that exists unchanged, by size and time.
+    pub unchanged: u64,
+    /// Files that were not copied because of what exists, or does not exist, at the destination.
+    pub staying: u64,
+    pub not_kept: NotKept,
     pub streams: u32,
     /// Logins after the first one.
     pub logins_again: u32,
@@ -169,9 +180,12 @@ impl SessionCounters {
             &self.failed,
             &self.special,
             &self.unlinked,
+            &self.unchanged,
+            &self.staying,
         ] {
             counter.store(0, Relaxed);
         }
+        self.not_kept.reset();
     }
 }
 
@@ -300,6 +314,31 @@ impl Progress {
         self.session.unlinked.fetch_add(count.min(1 << 40), Relaxed);
     }
 
+    /// Counts an existing file of `size` bytes that is unchanged, by its size and time.
+    pub fn add_unchanged(&self, size: u64) {
+        self.add_files(1);
+        self.add_skipped(size);
+        self.session.unchanged.fetch_add(1, Relaxed);
+    }
+
+    /// Counts unchanged and other files that a receiver leaves as they are. Their bytes are in the
+    /// counts of the sender.
+    pub fn add_left_elsewhere(&self, unchanged: u64, staying: u64) {
+        self.session.unchanged.fetch_add(unchanged, Relaxed);
+        self.session.staying.fetch_add(staying, Relaxed);
+    }
+
+    /// Counts files that are not copied because of what is at the destination.
+    pub fn add_staying(&self, files: u64) {
+        self.begin();
+        self.session.staying.fetch_add(files, Relaxed);
+    }
+
+    /// The counters of metadata that could not be kept.
+    pub fn not_kept(&self) -> &NotKeptCounters {
+        &self.session.not_kept
+    }
+
     pub fn add_failed(&self, entries: u64) {
         self.session.failed.fetch_add(entries, Relaxed);
     }
@@ -405,6 +444,9 @@ impl Progress {
             files: together.files,
             special: session.special.load(Relaxed),
             unlinked: session.unlinked.load(Relaxed),
+            unchanged: session.unchanged.load(Relaxed),
+            staying: session.staying.load(Relaxed),
+            not_kept: session.not_kept.get(),
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),
             codec_chunks: std::array::from_fn(|codec| frames.codec_chunks[codec].load(Relaxed)),

@@ -15,6 +15,7 @@ use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
 use super::forced_command::Permits;
+use super::keep_args::KeepArgs;
 use super::rule_args::{CHOOSING, RuleArgs};
 use super::values::{
     RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
@@ -159,12 +160,14 @@ pub(super) struct Args {
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
 
-    /// Preserve modes and times, and set-id bits for the same owner
+    /// Preserve modes and times; set-id bits for the same owner
     #[arg(short = 'p', help_heading = METADATA)]
     pub preserve: bool,
     /// Follow symbolic links in directories
     #[arg(short = 'L', help_heading = METADATA)]
     pub follow_links: bool,
+    #[command(flatten)]
+    pub keep: KeepArgs,
 
     #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
           value_parser = clap::value_parser!(u16).range(1..), help = "Port")]

@@ -6,8 +6,7 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-const OWNERS: &str = "fastcp does not copy owners, groups, ACLs and extended attributes; \
-                      -p keeps modes and times";
+const OWNERS: &str = "fastcp gives no other owners and modes; -a keeps those of the source";
 const DELETES: &str = "fastcp never deletes files at the destination";
 const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
@@ -17,31 +16,14 @@ const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -
                    it, -S PROGRAM replaces it";
 const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets it";
 const VERIFIES: &str = "fastcp verifies every chunk with BLAKE3 anyway";
-const NEWER: &str = "fastcp does not compare times; --no-clobber keeps files that exist";
+const NEWER: &str = "times are compared to the nanosecond where both file systems keep it";
 const LINKS: &str = "symbolic links stay links; -L follows them";
 const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
 const BACKUPS: &str = "fastcp keeps no backups; --no-clobber keeps files that exist";
 
 /// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
-    (
-        &["-a", "--archive"],
-        "-rp copies trees with modes and times; owners, groups, ACLs and extended attributes are \
-         not kept",
-    ),
-    (
-        &[
-            "--owner",
-            "--group",
-            "-g",
-            "--acls",
-            "--xattrs",
-            "--chown",
-            "--chmod",
-            "--numeric-ids",
-        ],
-        OWNERS,
-    ),
+    (&["--chown", "--chmod"], OWNERS),
     (
         &[
             "-z",
@@ -66,21 +48,8 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--dry-run"],
         "fastcp has no dry run; --probe HOST:PATH measures and copies nothing",
     ),
-    (
-        &[
-            "-u",
-            "--update",
-            "--size-only",
-            "--ignore-times",
-            "-I",
-            "--modify-window",
-        ],
-        NEWER,
-    ),
-    (
-        &["--ignore-existing", "--interactive"],
-        "--no-clobber keeps files that exist",
-    ),
+    (&["--modify-window"], NEWER),
+    (&["--interactive"], "--no-clobber keeps files that exist"),
     (&["-V"], "write --version"),
     (
         &[
@@ -98,19 +67,19 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--remove-source-files", "--move"],
         "fastcp never deletes source files",
     ),
-    (&["--max-depth", "--existing"], ALL_FILES),
+    (&["--max-depth"], ALL_FILES),
     (
         &["--files-from"],
         "fastcp reads no list of files: name them as SOURCEs",
     ),
     (&["--recursive", "--recurse"], "write -r"),
     (
-        &["--preserve", "--times", "--perms", "-t", "--atimes"],
-        "-p keeps modes and times",
+        &["--preserve", "--atimes", "-U"],
+        "-p keeps modes and times, -a all metadata",
     ),
     (
-        &["--no-preserve", "--no-perms", "--no-times"],
-        "modes and times are kept only with -p",
+        &["--no-preserve"],
+        "metadata is kept only with -p, -a and the like",
     ),
     (
         &["--progress", "--info", "--stats", "--human-readable"],
@@ -138,10 +107,7 @@ const HABITS: &[(&[&str], &str)] = &[
         "-i FILE names a private key",
     ),
     (&["--checksum", "--check"], VERIFIES),
-    (
-        &["--sparse", "--hard-links", "-H"],
-        "fastcp keeps holes and hard links anyway",
-    ),
+    (&["--sparse"], "fastcp keeps holes anyway"),
     (&["--links", "--no-dereference", "--safe-links"], LINKS),
     (&["--dereference", "--copy-links"], "write -L"),
     (
@@ -279,9 +245,8 @@ mod tests {
     #[test]
     fn a_habit_is_answered_and_a_slip_is_mended() {
         for (line, tip) in [
-            ("-a a h:", "-rp copies trees"),
-            ("-avz a h:", "-rp copies trees"),
-            ("-avz a h:", "; no -z: fastcp compresses"),
+            ("-avz a h:", "fastcp compresses"),
+            ("-Vavz a h:", "; no -z: fastcp compresses"),
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
             ("-n a h:", "no dry run"),
@@ -292,21 +257,18 @@ mod tests {
             ("--remove-source-files a h:", "never deletes source files"),
             ("--port 22 a h:", "-P PORT"),
             ("--info=progress2 a h:", "--summary"),
-            ("--chown=me a h:", "does not copy owners"),
+            ("--chown=me a h:", "gives no other owners"),
+            ("--sparse a h:", "keeps holes"),
             ("--rsync-path=x a h:", "--remote-path"),
             ("--dry-run a h:", "--probe"),
-            ("-u a h:", "does not compare times"),
-            ("--ignore-existing a h:", "--no-clobber keeps"),
             ("-V", "write --version"),
             ("--files-from=x h:", "no list of files"),
-            ("--no-perms a h:", "only with -p"),
             ("--verbose a h:", "write -v"),
             ("--quiet a h:", "write -q"),
             ("--log-file=x a h:", "--json prints"),
             ("--partial a h:", "it resumes"),
             ("--key x a h:", "-i FILE"),
             ("--checksum a h:", "with BLAKE3 anyway"),
-            ("-H a h:", "keeps holes and hard links"),
             ("--links a h:", "symbolic links stay"),
             ("--dereference a h:", "write -L"),
             ("-b a h:", "keeps no backups"),

@@ -9,6 +9,7 @@ mod exit;
 mod fan_out;
 mod forced_command;
 mod habits;
+mod keep_args;
 pub mod operand;
 mod probe;
 mod remote_admin;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::session::{CopyOptions, Operand, Request, Retry, RouteOptions, SshOptions, rate_file};
+use crate::keep::{Keep, Update};
+use crate::session::{
+    CopyOptions, EndKind, Operand, Request, Retry, RouteOptions, SshOptions, rate_file,
+};
 use crate::tuner::POLITE_STREAMS;
 
 use super::args::Args;
@@ -32,12 +35,13 @@ pub(super) fn request(
     rate_limit: Option<u64>,
 ) -> Request {
     let ssh = ssh_options(&mut args);
+    let (keep, update) = kept(&args, &sources);
     Request {
         sources,
         dest,
         also: Vec::new(),
         options: CopyOptions {
-            recursive: args.recursive,
+            recursive: args.recursive || args.keep.archive,
             preserve: args.preserve,
             follow_links: args.follow_links,
             no_clobber: args.no_clobber,
@@ -62,6 +66,8 @@ pub(super) fn request(
             drop_cache: args.drop_cache,
             polite: args.polite,
             mkpath: args.mkpath,
+            keep,
+            update,
             selector: Arc::default(),
         },
         ssh,
@@ -86,6 +92,22 @@ pub(super) fn request(
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),
     }
+}
+
+/// The metadata that is kept, and the existing files that stay. Nobody owns the data of a pipe, and
+/// it has no time.
+fn kept(args: &Args, sources: &[Operand]) -> (Keep, Update) {
+    let keep = args.keep.keep(args.preserve);
+    let has_files = sources.iter().all(|source| source.what == EndKind::Path);
+    if has_files {
+        return (keep, args.keep.update());
+    }
+    let keep = Keep {
+        perms: keep.perms,
+        times: keep.times,
+        ..Keep::default()
+    };
+    (keep, Update::default())
 }
 
 /// Moves the options for ssh out of the arguments.

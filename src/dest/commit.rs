@@ -144,6 +144,7 @@ mod tests {
 
     use super::super::testing::*;
     use super::*;
+    use crate::keep::Keep;
 
     fn copy(slot: &EntrySlot, content: &[u8], entry: &Entry, rules: &Rules) -> Result<()> {
         let temporary = Temporary::create(slot)?;
@@ -162,7 +163,7 @@ mod tests {
         copy(&slot(temp.path(), "a"), b"new", &entry, &rules()).unwrap();
         assert_eq!(mode(&temp.path().join("a")), 0o755);
         let preserve = Rules {
-            preserve: true,
+            keep: Keep::modes_and_times(),
             ..rules()
         };
         copy(&slot(temp.path(), "b"), b"new", &entry, &preserve).unwrap();

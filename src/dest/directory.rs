@@ -4,12 +4,14 @@
 //! directory cannot be filled. [`Directory::finish`] sets the mode, and then the times, which every
 //! new child changes.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, mkdirat};
 use rustix::io::Errno;
 
+use super::attributes::{self, Marked};
 use super::partial::inode_of;
 use super::{EntrySlot, Rules, hints, own_names, sync_directory, times_of};
 use crate::dir::Dir;
@@ -147,11 +149,27 @@ impl Directory {
 
     /// Sets mode and times, as the rules say, after the last child is in place.
     pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
-        let is_preserved = rules.preserve && (self.made || !rules.untouched);
+        let is_ours = self.made || !rules.untouched;
+        let is_preserved = rules.keep.perms && is_ours;
+        // For messages.
+        let path = self.dir.path();
+        let name = path.file_name().map(|name| name.as_bytes().to_vec());
+        let name = name.and_then(|name| Name::try_from(name).ok());
+        let slot = EntrySlot::new(
+            self.above.as_ref().unwrap_or(&self.dir).clone(),
+            name.unwrap_or_else(|| entry.name.clone()),
+        );
+        let handle = self.dir.handle();
+        let handle = handle.map_err(|cause| self.error("cannot open", cause))?;
+        let marked = Marked::open(&*handle);
+        let mut stat = self.stat()?;
+        if is_ours {
+            attributes::give_before_mode(&marked, &slot, entry, &mut stat, rules)?;
+        }
         let lent = self.above.as_ref().and_then(|above| above.default_acl());
         let lent = lent.filter(|_| self.made && !is_preserved);
         let mode = if is_preserved {
-            Some(rules.mode_of(entry, &self.stat()?))
+            Some(rules.mode_of(entry, &stat))
         } else if let Some(acl) = lent {
             let acl = acl.masked(entry.mode & 0o777);
             let inherited = self.stat()?.st_mode & 0o2000;
@@ -170,7 +188,10 @@ impl Directory {
         if let Some(mode) = mode {
             self.chmod(mode)?;
         }
-        if is_preserved {
+        if is_ours {
+            attributes::give_after_mode(&marked, &slot, entry, rules)?;
+        }
+        if is_ours && rules.keep.times && !rules.keep.omit_dir_times {
             let times = times_of(entry);
             let set = self.dir.handle().and_then(|fd| Ok(futimens(&*fd, &times)?));
             set.map_err(|cause| self.error("cannot set the times", cause))?;
@@ -230,6 +251,7 @@ mod tests {
 
     use super::super::testing::*;
     use super::*;
+    use crate::keep::Keep;
 
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o7777
@@ -251,7 +273,7 @@ mod tests {
         directory.finish(&entry(0o575), &rules()).unwrap();
         assert_eq!(mode(&path), 0o555);
         let preserve = Rules {
-            preserve: true,
+            keep: Keep::modes_and_times(),
             ..rules()
         };
         let again = Directory::make(&slot(temp.path(), "d")).unwrap();

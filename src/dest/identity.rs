@@ -13,11 +13,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes::{self, Marked};
 use super::temporary::Temporary;
 use super::{EntrySlot, Rules, times_of};
 use crate::dest::hints::inplace_instead;
 use crate::dir::acl;
 use crate::error::Result;
+use crate::keep::Keep;
 use crate::manifest::Entry;
 
 const LABEL: &str = "security.selinux";
@@ -33,23 +35,33 @@ pub(super) fn give(
     rules: &Rules,
 ) -> Result<()> {
     let slot = &temporary.slot;
+    let (keep, mut stat) = (&rules.keep, temporary.stat);
     if let Some(old) = heir_of {
-        give_owner(temporary, old)?;
-        give_attribute(temporary, acl::ACCESS)?;
+        give_owner(temporary, old, keep)?;
+        (stat.st_uid, stat.st_gid) = (
+            if keep.owner { stat.st_uid } else { old.st_uid },
+            if keep.group { stat.st_gid } else { old.st_gid },
+        );
+        if !keep.acls {
+            give_attribute(temporary, acl::ACCESS)?;
+        }
         give_attribute(temporary, LABEL)?;
     }
+    let marked = Marked::open(&temporary.file);
+    attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
     match heir_of {
-        None => give_mode(slot, &temporary.file, &temporary.stat, entry, rules)?,
+        None => give_mode(slot, &temporary.file, &stat, entry, rules)?,
         Some(old) => {
-            let mode = match rules.preserve {
-                true => rules.mode_of(entry, old),
+            let mode = match keep.perms {
+                true => rules.mode_of(entry, &stat),
                 false => old.st_mode & 0o1777,
             };
             // Always set: an inherited ACL may have changed the mode.
             set_mode(slot, &temporary.file, mode)?;
         }
     }
-    if rules.preserve {
+    attributes::give_after_mode(&marked, slot, entry, rules)?;
+    if keep.times {
         futimens(&temporary.file, &times_of(entry))
             .map_err(|cause| slot.error("cannot set the times", cause))?;
     }
@@ -64,13 +76,13 @@ pub(super) fn give_mode(
     entry: &Entry,
     rules: &Rules,
 ) -> Result<()> {
-    if !rules.preserve
+    if !rules.keep.perms
         && let Some(acl) = slot.dir.default_acl()
     {
         let given = acl.masked(entry.mode & 0o777).give(file, 0);
         return given.map_err(|cause| slot.error("cannot set the mode", cause));
     }
-    let mode = match rules.preserve {
+    let mode = match rules.keep.perms {
         true => rules.mode_of(entry, stat),
         false => entry.mode & 0o777 & !rules.umask,
     };
@@ -86,12 +98,12 @@ fn set_mode(slot: &EntrySlot, file: &File, mode: u32) -> Result<()> {
 }
 
 /// Checks, before the content is sent, whether the owner can be kept; then the file is ours again.
-pub(super) fn rehearse(temporary: &Temporary, old: &Stat) -> Result<()> {
+pub(super) fn rehearse(temporary: &Temporary, old: &Stat, keep: &Keep) -> Result<()> {
     let new = &temporary.stat;
     if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid) {
         return Ok(());
     }
-    give_owner(temporary, old)?;
+    give_owner(temporary, old, keep)?;
     let back = fchown(
         &temporary.file,
         Some(Uid::from_raw(new.st_uid)),
@@ -100,11 +112,12 @@ pub(super) fn rehearse(temporary: &Temporary, old: &Stat) -> Result<()> {
     back.map_err(|cause| temporary.slot.error("cannot set the owner", cause))
 }
 
-fn give_owner(temporary: &Temporary, old: &Stat) -> Result<()> {
+/// Gives owner and group of the file that is replaced, unless the source's are kept.
+fn give_owner(temporary: &Temporary, old: &Stat, keep: &Keep) -> Result<()> {
     let slot = &temporary.slot;
     let new = &temporary.stat;
-    let uid = (new.st_uid != old.st_uid).then(|| Uid::from_raw(old.st_uid));
-    let gid = (new.st_gid != old.st_gid).then(|| Gid::from_raw(old.st_gid));
+    let uid = (!keep.owner && new.st_uid != old.st_uid).then(|| Uid::from_raw(old.st_uid));
+    let gid = (!keep.group && new.st_gid != old.st_gid).then(|| Gid::from_raw(old.st_gid));
     if uid.is_none() && gid.is_none() {
         return Ok(());
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
 
+use super::attributes::{self, Marked};
 use super::{EntrySlot, Rules, commit, hints, is_own_name, times_of};
 use crate::error::Result;
 use crate::manifest::{Entry, file_type};
@@ -58,7 +59,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// Sets length and, with `-p`, mode and times when the content is complete. Returns the status.
+    /// Sets length and, the metadata that is kept when the content is complete. Returns the status.
     pub(super) fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = || fstat(file).map_err(|cause| slot.no_status(cause));
@@ -66,10 +67,16 @@ impl InPlace {
             let cut = file.set_len(length);
             cut.map_err(|cause| slot.error("cannot truncate it", cause))?;
         }
-        if rules.preserve {
-            let mode = rules.mode_of(entry, &stat()?);
+        let (keep, mut now) = (&rules.keep, stat()?);
+        let marked = Marked::open(file);
+        attributes::give_before_mode(&marked, slot, entry, &mut now, rules)?;
+        if keep.perms {
+            let mode = rules.mode_of(entry, &now);
             fchmod(file, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
+        }
+        attributes::give_after_mode(&marked, slot, entry, rules)?;
+        if keep.times {
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }

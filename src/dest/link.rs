@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
@@ -16,6 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::attributes::{self, Marked};
 use super::own_names::random_name;
 use super::temporary::{Temporary, same_file};
 use super::{
@@ -77,13 +78,31 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
         }
         Err(cause) => return Err(failed(cause.into())),
     }
-    if rules.preserve {
+    give_metadata(slot, entry, rules)?;
+    if rules.keep.times {
         let (name, times) = (slot.name.as_os_str(), times_of(entry));
         utimensat(&*dir, name, &times, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|cause| slot.error("cannot set the times", cause))?;
     }
     make_durable(slot, rules)?;
     Ok(Placement::Copied)
+}
+
+/// Gives owner, group and attributes to a link, which has no mode of its own.
+fn give_metadata(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<()> {
+    let keep = &rules.keep;
+    if !(keep.owner || keep.group || keep.has_attributes()) {
+        return Ok(());
+    }
+    let opened = slot
+        .dir
+        .open(slot.name.as_os_str(), OFlags::PATH, Mode::empty());
+    let fd = opened.map_err(|cause| slot.unreadable(cause))?;
+    let mut stat = fstat(&fd).map_err(|cause| slot.no_status(cause))?;
+    if file_type(&stat) != FileType::Symlink {
+        return Err(slot.refused("was replaced by another process during the copy; copy it again"));
+    }
+    attributes::give_before_mode(&Marked::Path(fd.as_fd()), slot, entry, &mut stat, rules)
 }
 
 /// A file that this copy has placed, or found in place, and that gets hard links.
@@ -248,6 +267,7 @@ fn broken(slot: &EntrySlot, what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use crate::keep::Keep;
     use std::os::unix::fs::MetadataExt;
 
     use super::super::testing::*;
@@ -294,7 +314,7 @@ mod tests {
         std::fs::write(temp.path().join("victim"), b"precious").unwrap();
         std::os::unix::fs::symlink("victim", temp.path().join("link")).unwrap();
         let preserve = Rules {
-            preserve: true,
+            keep: Keep::modes_and_times(),
             ..rules()
         };
         for name in ["file", "link", "new"] {

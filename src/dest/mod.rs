@@ -16,6 +16,7 @@
 //! [`Directory::make`] for each directory; its entries ([`place_small`], [`Partial`],
 //! [`place_symlink`], [`place_hard_link`]); [`Directory::finish`].
 
+mod attributes;
 mod commit;
 mod conflict;
 mod device;
@@ -34,6 +35,7 @@ mod mkpath;
 mod nameless;
 mod output;
 mod own_names;
+mod owners;
 mod partial;
 mod placement;
 mod readback;
@@ -45,9 +47,11 @@ mod sink_spec;
 mod slot;
 mod small;
 mod space;
+mod special;
 mod temporary;
 #[cfg(test)]
 mod testing;
+mod unchanged;
 mod user_path;
 mod write_test;
 
@@ -60,6 +64,7 @@ use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
+use crate::keep::{Keep, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, file_type};
 
 pub use self::device_journal::device_journal;
@@ -70,8 +75,11 @@ pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
+pub use self::owners::Owners;
 pub use self::reorder::{Put, Reorder};
 pub use self::sink_spec::SinkSpec;
+pub use self::special::place_special;
+pub use self::unchanged::{Standing, UnchangedFile, correct, standing};
 pub use self::write_test::{WriteTest, try_writing};
 pub use crate::dir::home::own as home_directory;
 pub use directory::Directory;
@@ -86,10 +94,14 @@ pub use small::place_small;
 pub use space::check_free_space;
 
 /// Options and restrictions for every entry that lands here, from the user and the ssh key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Rules {
-    /// `-p`: keep the source's mode and times, and set-id bits if owner and group are the source's.
-    pub preserve: bool,
+    /// Which metadata an entry gets from its source.
+    pub keep: Keep,
+    /// Which existing files stay.
+    pub update: Update,
+    /// Counts the metadata that could not be kept.
+    pub not_kept: Arc<NotKeptCounters>,
     /// An existing entry is not replaced.
     pub no_clobber: bool,
     /// `--fsync`: data and metadata are durable before the rename, the rename before success.
@@ -104,7 +116,7 @@ pub struct Rules {
     pub blind: bool,
     /// Existing directories keep their mode and times.
     pub untouched: bool,
-    /// `-p` keeps set-id bits; false for a confined key.
+    /// Set-id bits, file capabilities and devices are kept; false for a confined key.
     pub set_id: bool,
     /// No entry may have a name that begins with `.fastcp-`, as those of partial files do.
     pub no_own_names: bool,
@@ -114,7 +126,7 @@ pub struct Rules {
     pub direct_io: bool,
     /// `--drop-cache`: written data does not stay in the page cache.
     pub drop_cache: bool,
-    /// Permission bits that new files and directories do not get without `-p`, unless their
+    /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,
 }
@@ -128,7 +140,7 @@ pub enum Placement {
 }
 
 impl Rules {
-    /// The entry's mode under `-p`, for a file whose owner and group are those in `stat`. A file
+    /// The entry's mode if modes are kept, for a file whose owner and group are those in `stat`. A file
     /// keeps its set-user-ID and set-group-ID bits only if its owner or group is the source's.
     fn mode_of(&self, entry: &Entry, stat: &Stat) -> u32 {
         let mode = entry.mode & if self.set_id { 0o7777 } else { 0o1777 };
@@ -138,6 +150,11 @@ impl Rules {
         let user = if stat.st_uid == entry.uid { 0 } else { 0o4000 };
         let group = if stat.st_gid == entry.gid { 0 } else { 0o2000 };
         mode & !(user | group)
+    }
+
+    /// False for an attribute that could give a program more rights, if the key is confined.
+    fn may_set(&self, attribute: &[u8]) -> bool {
+        self.set_id || is_acl(attribute) || attribute.starts_with(b"user.")
     }
 
     /// Refuses a name that this copy may not create.

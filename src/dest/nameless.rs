@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, futimens, linkat, openat, unlinkat};
 use rustix::io::Errno;
 
+use super::attributes::{self, Marked};
 use super::commit::CANNOT_NAME;
 use super::own_names::{is_own_name, usual_name};
 use super::{EntrySlot, Rules, close, hints, identity, space, times_of};
@@ -69,13 +70,29 @@ impl<'a> Nameless<'a> {
     /// Gives the complete file its times, mode and name; returns its status. None if the name is
     /// taken by now, or cannot be given by a link.
     pub(super) fn commit(self, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
-        let slot = self.slot;
-        if rules.preserve {
+        let (slot, keep) = (self.slot, &rules.keep);
+        let times = || {
             futimens(&self.file, &times_of(entry))
-                .map_err(|cause| slot.error("cannot set the times", cause))?;
-        }
-        let stat = fstat(&self.file).map_err(|cause| slot.no_status(cause))?;
-        identity::give_mode(slot, &self.file, &stat, entry, rules)?;
+                .map_err(|cause| slot.error("cannot set the times", cause))
+        };
+        let status = || fstat(&self.file).map_err(|cause| slot.no_status(cause));
+        let stat = if keep.owner || keep.group || keep.has_attributes() {
+            let (marked, mut stat) = (Marked::open(&self.file), status()?);
+            attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
+            identity::give_mode(slot, &self.file, &stat, entry, rules)?;
+            attributes::give_after_mode(&marked, slot, entry, rules)?;
+            if keep.times {
+                times()?;
+            }
+            status()?
+        } else {
+            if keep.times {
+                times()?;
+            }
+            let stat = status()?;
+            identity::give_mode(slot, &self.file, &stat, entry, rules)?;
+            stat
+        };
         if !self.link()? {
             return Ok(None);
         }
@@ -138,7 +155,7 @@ fn first_mode(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Mode {
     let mode = match slot.dir.default_acl() {
         // The kernel applies the ACL to this mode; `give_mode` sets the right one.
         Some(_) => 0o600,
-        None if rules.preserve => entry.mode & 0o777,
+        None if rules.keep.perms => entry.mode & 0o777,
         None => entry.mode & 0o777 & !rules.umask,
     };
     Mode::from_raw_mode(mode)

@@ -82,7 +82,7 @@ impl Partial {
             Some(file) => Partial::new(PartialTarget::InPlace(file), entry, rules, true),
             None => {
                 let temporary = Box::new(Temporary::create(slot)?);
-                rehearse(&temporary, old.as_ref())?;
+                rehearse(&temporary, old.as_ref(), rules)?;
                 Partial::new(PartialTarget::Beside(temporary), entry, rules, false)
             }
         };
@@ -122,7 +122,7 @@ impl Partial {
                 let Some(temporary) = Temporary::reopen(slot, is_it)? else {
                     return Ok(None);
                 };
-                rehearse(&temporary, old.as_ref())?;
+                rehearse(&temporary, old.as_ref(), rules)?;
                 PartialTarget::Beside(Box::new(temporary))
             }
         };
@@ -149,7 +149,7 @@ impl Partial {
             target,
             length: entry.size,
             entry,
-            rules: *rules,
+            rules: rules.clone(),
             dirty,
             behind: rules.drop_cache.then(Behind::default),
             is_intact: true,
@@ -375,9 +375,11 @@ fn replaceable(slot: &EntrySlot, rules: &Rules) -> Result<Option<Stat>> {
 }
 
 /// Checks, before the content is sent, whether the owner of the existing file can be kept.
-fn rehearse(temporary: &Temporary, old: Option<&Stat>) -> Result<()> {
+fn rehearse(temporary: &Temporary, old: Option<&Stat>, rules: &Rules) -> Result<()> {
     match old {
-        Some(old) if file_type(old) == FileType::RegularFile => identity::rehearse(temporary, old),
+        Some(old) if file_type(old) == FileType::RegularFile => {
+            identity::rehearse(temporary, old, &rules.keep)
+        }
         _ => Ok(()),
     }
 }

@@ -9,6 +9,7 @@ use super::{EntrySlot, Rules};
 use crate::dest::root::{RootTarget, Source};
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
+use crate::keep::{Keep, Update};
 use crate::manifest::{Entry, EntryKind, Name, Root, Timestamp};
 
 pub(super) fn name(text: &str) -> Name {
@@ -22,7 +23,9 @@ pub(super) fn slot(dir: &Path, text: &str) -> EntrySlot {
 
 pub(super) fn rules() -> Rules {
     Rules {
-        preserve: false,
+        keep: Keep::default(),
+        update: Update::default(),
+        not_kept: Arc::default(),
         no_clobber: false,
         fsync: false,
         inplace: false,

@@ -7,11 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, XattrFlags, fchmod, fgetxattr, fsetxattr};
 use rustix::io::Errno;
 
-/// The extended attribute with the list of a file or directory.
-pub const ACCESS: &str = "system.posix_acl_access";
-
-/// The extended attribute with the list that new entries of a directory inherit.
-pub const DEFAULT: &str = "system.posix_acl_default";
+pub use crate::keep::{ACCESS_LIST as ACCESS, DEFAULT_LIST as DEFAULT};
 
 /// The first four bytes of a list: the only version that exists.
 const VERSION: [u8; 4] = 2u32.to_le_bytes();

@@ -206,6 +206,7 @@ impl Client<'_> {
             None => (DialRole::Receives, Flow::In),
         };
         self.request.check_selects(&server.host, &server.hello)?;
+        self.request.check_archives(&server.host, &server.hello)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;

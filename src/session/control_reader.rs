@@ -188,10 +188,12 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Busy(_)
         | Message::Special(_)
         | Message::Unlinked(_)
+        | Message::NotKept(_)
         | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)
         | Message::Select(_)
+        | Message::Archive(_)
         | Message::Listen(_)
         | Message::Dial(_)
         | Message::Digests(_)

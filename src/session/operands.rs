@@ -107,6 +107,8 @@ fn walk_options(options: &CopyOptions) -> WalkOptions {
     WalkOptions {
         follow_links: options.follow_links,
         selector: options.selector.clone(),
+        keep: options.keep,
+        compares_modes: options.update.asks(),
     }
 }
 
@@ -195,7 +197,9 @@ pub fn scan(found: &Expanded, options: &CopyOptions, client: &ClientContext) -> 
 
 pub fn rules(request: &Request) -> Rules {
     Rules {
-        preserve: request.options.preserve,
+        keep: request.options.keep,
+        update: request.options.update,
+        not_kept: Arc::default(),
         no_clobber: request.options.no_clobber,
         fsync: request.options.fsync,
         inplace: request.options.inplace,

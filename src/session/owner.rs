@@ -26,6 +26,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         polite: request.options.polite,
         mkpath: request.options.mkpath,
         selects: request.selects_there(),
+        archives: request.archives(),
         ..hello
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub use crate::algorithms::Compress;
 use crate::error::{Error, Kind, Result, Side};
+use crate::keep::Keep;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
 use crate::program::Program;
 use crate::progress::Snapshot;
@@ -15,7 +16,7 @@ use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
 use crate::units::printable;
 use crate::wire::hello::Hello;
-use crate::wire::message::Message;
+use crate::wire::message::{Archive, Message};
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -211,6 +212,38 @@ impl Request {
         }
         let message = format!(
             "fastcp on {} is older and would copy all files: install the same version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
+    }
+
+    /// True if an end must know more of metadata and existing files than `-p` says.
+    pub fn archives(&self) -> bool {
+        let usual = match self.options.preserve {
+            true => Keep::modes_and_times(),
+            false => Keep::default(),
+        };
+        self.options.keep != usual || self.options.update.asks()
+    }
+
+    /// The message that says so.
+    pub fn archive(&self) -> Option<Message> {
+        let archive = Archive {
+            keep: self.options.keep,
+            update: self.options.update,
+        };
+        self.archives().then_some(Message::Archive(archive))
+    }
+
+    /// # Errors
+    /// `Kind::FarEnd` if `host` is too old to keep metadata as requested.
+    pub fn check_archives(&self, host: &Host, hello: &Hello) -> Result<()> {
+        if !self.archives() || hello.can_archive() {
+            return Ok(());
+        }
+        let message = format!(
+            "fastcp on {} is older and keeps only modes and times (-p): install the same version \
+             on both hosts",
             printable(host.name.as_bytes())
         );
         Err(Error::new(Kind::FarEnd, Side::Here, message))

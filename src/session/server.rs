@@ -173,7 +173,11 @@ async fn copy<R: AsyncRead + Unpin>(
     shutdown: &Arc<Shutdown>,
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<()> {
-    let opened = timeout(HELLO_TIMEOUT, opening(incoming, client.selects)).await;
+    let opened = timeout(
+        HELLO_TIMEOUT,
+        opening(incoming, client.selects, client.archives),
+    )
+    .await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
     permit.check(&open)?;
     permit.bound(&mut open)?;

@@ -10,10 +10,14 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, openat};
 use rustix::io::Errno;
 
+use super::attributes;
 use crate::dir::Dir;
 use crate::dir::acl::{self, mode_without_list};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, EntryKind, Extension, Identity, NO_PARENT, Name, YOUNG, file_type};
+use crate::keep::Keep;
+use crate::manifest::{
+    Entry, EntryKind, Extension, Identity, NO_PARENT, Name, Timestamp, YOUNG, file_type,
+};
 
 /// How to treat a source that changes while it is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub struct FoundFile {
     pub identity: Identity,
     /// The name may be a link that is followed, because the user named it or asked for that.
     pub through_link: bool,
+    /// Which metadata the destination gets.
+    pub keep: Keep,
 }
 
 impl FoundFile {
@@ -131,9 +137,17 @@ const SHRANK: &str = "shrank during the copy; --live copies files that are in us
 /// Updates `entry` from the present status of an open regular file. The link count stays as the
 /// walk saw it: the walk announces further names by that count, and the receiver remembers the
 /// place of a file only if its entry has several names.
-pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
+pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat, keep: &Keep) {
     let name = entry.name.clone();
     let (id, parent) = (entry.id, entry.parent);
+    let has_changed = entry.ctime != Timestamp::ctime(stat);
+    // The name of the former owner.
+    if entry.uid != stat.st_uid {
+        entry.user.clear();
+    }
+    if entry.gid != stat.st_gid {
+        entry.group.clear();
+    }
     *entry = Entry {
         links: entry.links,
         user: std::mem::take(&mut entry.user),
@@ -142,6 +156,10 @@ pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat) {
         extensions: std::mem::take(&mut entry.extensions),
         ..Entry::from_stat(id, parent, name, EntryKind::File, stat)
     };
+    if keep.has_attributes() && has_changed {
+        // What cannot be read now is missing at the destination, as if it had been removed.
+        attributes::refresh(entry, file, keep);
+    }
     entry.mode = mode_without_list(entry.mode, |room| fgetxattr(file, acl::ACCESS, room));
     mark_young(entry);
 }

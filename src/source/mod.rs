@@ -1,6 +1,7 @@
 //! The source of a copy: operands, the walk over directories, and the reading of files. The
 //! functions block, so callers run them on threads.
 
+mod attributes;
 pub mod broadcast;
 pub mod device;
 pub mod found;

@@ -118,7 +118,7 @@ fn read_made_up(
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
     let mut entry = found.entry.clone();
-    refresh(&mut entry, file, stat);
+    refresh(&mut entry, file, stat, &found.keep);
     entry.links = 1;
     let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
     let mut len = 0;
@@ -148,7 +148,7 @@ fn read_open(
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
     let mut entry = found.entry.clone();
-    refresh(&mut entry, file, before);
+    refresh(&mut entry, file, before, &found.keep);
     if entry.size > SMALL_FILE_MAX {
         return Err(Unpacked::Grew);
     }

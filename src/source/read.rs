@@ -45,7 +45,7 @@ impl SourceFile {
         // Advice only: a file system that ignores it can be read as well.
         let _ = fadvise(&file, 0, None, Advice::Sequential);
         let mut found = found.clone();
-        refresh(&mut found.entry, &file, &stat);
+        refresh(&mut found.entry, &file, &stat, &found.keep);
         let before = None;
         let medium = SourceMedium::File { file, stat, before };
         Ok(SourceFile { found, medium })

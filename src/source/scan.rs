@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::dir::Handles;
+use crate::keep::Keep;
 use crate::manifest::{Entry, EntryKind, Totals};
 
 use super::device::SourceDevice;
@@ -26,7 +27,17 @@ pub fn scan(
     let mut totals = Totals::default();
     let (mut files, mut bytes) = (0, 0);
     let handles = Arc::new(Handles::default());
-    for step in Walk::new(roots.to_vec(), options.clone(), handles) {
+    let options = WalkOptions {
+        // Names and attributes are not counted.
+        keep: Keep {
+            devices: options.keep.devices,
+            specials: options.keep.specials,
+            ..Keep::default()
+        },
+        compares_modes: false,
+        ..options.clone()
+    };
+    for step in Walk::new(roots.to_vec(), options, handles) {
         let Step::Entry(found) = step else { continue };
         if found.entry.kind == EntryKind::Directory {
             totals.directories += 1;

@@ -170,6 +170,9 @@ impl Screen {
         if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {
             lines.push(summary::unlinked(outcome.counters.unlinked));
         }
+        if tell > Verbosity::Failures {
+            lines.extend(summary::not_kept(&outcome.counters.not_kept, &hosts));
+        }
         if let Some(fatal) = &outcome.fatal {
             lines.push(teller.sentence(fatal));
         }

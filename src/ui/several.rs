@@ -67,6 +67,12 @@ fn told(copied: &Copied, tell: Verbosity, width: usize) -> Vec<String> {
     if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {
         told.push(summary::unlinked(outcome.counters.unlinked));
     }
+    if tell > Verbosity::Failures {
+        told.extend(summary::not_kept(
+            &outcome.counters.not_kept,
+            &EndHosts::default(),
+        ));
+    }
     let fatal = outcome.fatal.as_ref();
     told.extend(fatal.map(|error| sentence(error, &copied.hosts)));
     if let Some(last) = told.last_mut()

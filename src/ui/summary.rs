@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::errors::EndHosts;
 use crate::algorithms::Codec;
 use crate::error::{Error, Kind};
+use crate::keep::NotKept;
 use crate::progress::Snapshot;
 use crate::session::{Outcome, Verdict};
-use crate::units::{count, duration, rate, size};
+use crate::units::{count, duration, harmless, rate, size};
 
 /// The summary, and what limited the copy. Empty if the session failed before it copied anything.
 pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
@@ -36,6 +38,12 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     if counters.special > 0 {
         let what = plural(counters.special, "special file", "special files");
         lines.push(format!("{what} skipped (FIFOs, sockets, devices)"));
+    }
+    if counters.staying > 0 {
+        let what = plural(counters.staying, "entry", "entries");
+        lines.push(format!(
+            "{what} not copied (--update, --existing or --ignore-existing)"
+        ));
     }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
@@ -84,6 +92,31 @@ pub(super) fn unlinked(names: u64) -> String {
     )
 }
 
+/// Notices about metadata that was not kept.
+pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
+    let at = hosts.dest.as_ref();
+    let place = at.map_or_else(String::new, |host| format!("{host}: "));
+    let here = if at.is_some() { "there" } else { "here" };
+    let of = |count| plural(count, "file", "files");
+    let not_root = format!("fastcp is not root {here}");
+    let other = "this user or the file system does not allow them";
+    [
+        (not_kept.owners, "owners of ", &*not_root),
+        (not_kept.groups, "groups of ", "this user is not in them"),
+        (not_kept.acls, "access control lists of ", other),
+        (not_kept.xattrs, "extended attributes of ", other),
+    ]
+    .into_iter()
+    .filter(|(count, ..)| *count > 0)
+    .map(|(count, what, why)| format!("fastcp: {place}{what}{} were not kept: {why}", of(count)))
+    .chain((not_kept.devices > 0).then(|| {
+        let what = plural(not_kept.devices, "device was", "devices were");
+        format!("fastcp: {place}{what} not made: {not_root}")
+    }))
+    .map(|line| harmless(&line))
+    .collect()
+}
+
 /// A notice about names that `--digests` could not list.
 pub(super) fn unlisted(names: u64) -> String {
     format!(
@@ -94,11 +127,11 @@ pub(super) fn unlisted(names: u64) -> String {
 
 fn done(outcome: &Outcome) -> String {
     let counters = &outcome.counters;
-    let mut line = format!(
-        "{}, {}",
-        plural(counters.files, "file", "files"),
-        size(counters.placed_bytes())
-    );
+    let mut line = plural(counters.files, "file", "files");
+    if counters.unchanged > 0 {
+        line += &format!(" ({} unchanged)", count(counters.unchanged));
+    }
+    line += &format!(", {}", size(counters.placed_bytes()));
     let changed = counters.again_bytes.saturating_sub(counters.damaged_bytes);
     if changed > 0 {
         line += &format!(" ({} sent again: the source changed)", size(changed));

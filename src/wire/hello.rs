@@ -17,6 +17,10 @@ const COLUMNS: &str = "pack-columns";
 /// The feature of a sender that copies only what the client selects.
 const SELECTS: &str = "selection";
 
+/// The feature of an end that keeps what the client says besides content, and compares existing
+/// files.
+const ARCHIVES: &str = "archive";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -79,6 +83,9 @@ pub struct Hello {
     /// Sent by a client: [`Select`](super::message::Message::Select) follows the secret.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub selects: bool,
+    /// Sent by a client: [`Archive`](super::message::Message::Archive) follows these messages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archives: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -137,7 +144,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS]
+            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES]
                 .map(str::to_owned)
                 .to_vec(),
             suites,
@@ -159,6 +166,7 @@ impl Hello {
             polite: false,
             mkpath: false,
             selects: false,
+            archives: false,
         }
     }
 
@@ -180,6 +188,11 @@ impl Hello {
     /// True if this end, as a sender, copies only what the client selects.
     pub fn can_select(&self) -> bool {
         self.features.iter().any(|feature| feature == SELECTS)
+    }
+
+    /// True if this end keeps what the client says besides content, and compares existing files.
+    pub fn can_archive(&self) -> bool {
+        self.features.iter().any(|feature| feature == ARCHIVES)
     }
 
     /// The form of pack tables that this end can receive.

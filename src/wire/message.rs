@@ -15,11 +15,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::first_messages::{
-    ADDRESSES_MAX, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
+    ADDRESSES_MAX, Archive, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
 };
 pub use self::ranges::{ByteRange, NumberRanges};
 use super::progress_report::ProgressReport;
 use crate::digest::Digest;
+use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryId};
 use crate::selection::Selection;
 use check::OPTIONAL;
@@ -125,10 +126,14 @@ messages! {
     31 => Missing(Missing),
     // Follows the secret of a client whose hello says so.
     33 => Select(Selection),
+    // Follows these messages of a client whose hello says so.
+    34 => Archive(Archive),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.
     0x8020 => Unlinked(u64),
+    // Metadata that this end could not keep.
+    0x8023 => NotKept(NotKept),
 }
 
 /// Parses type and body length.

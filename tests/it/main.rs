@@ -21,6 +21,7 @@ mod cli {
 /// What is copied, how it arrives, and what the destination keeps.
 mod copy {
     mod alike;
+    mod archive;
     mod changing;
     mod choosing;
     mod churn;

@@ -18,7 +18,7 @@ use crate::session::control_reader::lost;
 use crate::session::operands;
 use crate::session::request::Request;
 use crate::units::harmless;
-use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune};
+use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune, Want, WantKind};
 use crate::wire::progress_report::ProgressReport;
 
 /// Characters of a reason, or of a name, that are shown.
@@ -173,6 +173,10 @@ impl<'a> Exchange<'a> {
                 self.client.progress.add_unlinked(count);
                 RelayStep::Taken
             }
+            Message::NotKept(some) => {
+                self.client.progress.not_kept().add(&some);
+                RelayStep::Taken
+            }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {
                     let reason: String = tune.reason.chars().take(TEXT_MAX).collect();
@@ -217,8 +221,21 @@ impl<'a> Exchange<'a> {
                 self.client.progress.add_damaged_elsewhere(count);
                 RelayStep::Pass(Message::Missing(missing))
             }
-            message @ (Message::Want(_)
-            | Message::Ack(_)
+            Message::Want(wants) => {
+                let count = |what: WantKind| {
+                    let is_it = |want: &&Want| want.kind == what;
+                    wants.iter().filter(is_it).count() as u64
+                };
+                self.client
+                    .progress
+                    .add_left_elsewhere(count(WantKind::Unchanged), count(WantKind::Stays));
+                RelayStep::Pass(Message::Want(wants))
+            }
+            Message::NotKept(some) => {
+                self.client.progress.not_kept().add(&some);
+                RelayStep::Taken
+            }
+            message @ (Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),

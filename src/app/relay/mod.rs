@@ -17,7 +17,7 @@ use self::first_messages::{roles, suite_for};
 use self::routes::{RelayRoutes, shown};
 use crate::algorithms::Suite;
 use crate::chunk::CHUNK_SIZE;
-use crate::control::Outgoing;
+use crate::control::{Outgoing, WriterEnded};
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
@@ -110,6 +110,8 @@ async fn log_in(
         false => tokio::try_join!(connect(source), connect(dest))?,
     };
     request.check_selects(source, &from.hello)?;
+    request.check_archives(source, &from.hello)?;
+    request.check_archives(dest, &to.hello)?;
     let of_sender = Hello {
         selects: false,
         ..owner::introduce(told(&from.hello), request)
@@ -117,6 +119,7 @@ async fn log_in(
     let of_receiver = Hello {
         polite: request.options.polite,
         selects: request.selects_there(),
+        archives: request.archives(),
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
@@ -212,7 +215,7 @@ impl RelayedSession<'_> {
         Ok((route, conclusion))
     }
 
-    /// Sends each server its role and the secret.
+    /// Sends each server its role, the secret, and what to copy and to keep.
     async fn open(
         &self,
         sender: &LoggedIn,
@@ -232,10 +235,12 @@ impl RelayedSession<'_> {
                 server.control.send(Message::Open(open)).await?;
                 let secret = SessionSecret(*secret.expose());
                 server.control.send(Message::Secret(secret)).await?;
-                match self.request.select().filter(|_| end == RelaySide::Sender) {
-                    Some(select) => server.control.send(select).await,
-                    None => Ok(()),
+                let select = self.request.select();
+                let select = select.filter(|_| end == RelaySide::Sender);
+                for message in select.into_iter().chain(self.request.archive()) {
+                    server.control.send(message).await?;
                 }
+                Ok::<(), WriterEnded>(())
             };
             opened.await.map_err(|_| RelayEnd::lost(end))?;
         }

@@ -10,21 +10,26 @@ use super::journal_sync::JournalSync;
 use super::names::NameClaim;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
-use crate::dest::{self, EntrySlot, ExistingEntry, JournalName, Rules};
+use crate::dest::{
+    self, EntrySlot, ExistingEntry, JournalName, Owners, Rules, Standing, UnchangedFile,
+};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::journal::record::Hash;
+use crate::keep::NotKept;
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
+use crate::wire::message::Message;
 
 pub struct Entries {
     pub report: Report,
     pub rules: Rules,
     pub sessions: Sessions,
+    owners: Owners,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
@@ -39,6 +44,7 @@ impl Entries {
             report,
             rules,
             sessions,
+            owners: Owners::default(),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
             journal_name: OnceLock::new(),
@@ -91,6 +97,47 @@ impl Entries {
                 table.path_of(entry.id, entry.parent, &entry.name),
             )
         })
+    }
+
+    /// Gives the entry the owner and group that its source's names have on this host.
+    pub fn localize(&self, entry: &mut Entry) {
+        self.owners.localize(entry, &self.rules.keep);
+    }
+
+    /// What happens to a file, given what exists in its place. With a list of digests the content of
+    /// unchanged files must be read, so they are copied.
+    pub fn standing(&self, slot: &EntrySlot, entry: &Entry) -> Result<Standing> {
+        let context = self.context();
+        let lists = context.digests.is_some() || context.options.digests;
+        match dest::standing(slot, entry, &self.rules)? {
+            Standing::Unchanged(_) if lists => Ok(Standing::Copied),
+            standing => Ok(standing),
+        }
+    }
+
+    /// Accounts for an unchanged file, whose metadata is corrected.
+    pub fn found_unchanged(&self, file: IncomingFile, unchanged: &UnchangedFile) {
+        let IncomingFile { entry, slot, .. } = file;
+        let corrected = dest::correct(&slot, &entry, unchanged, &self.rules);
+        let durable = corrected.and_then(|()| match self.rules.fsync {
+            // The run that copied it may not have made it durable.
+            true => dest::make_durable(&slot),
+            false => Ok(()),
+        });
+        if let Err(error) = durable {
+            return self.fail(entry.id, entry.parent, &error);
+        }
+        self.context().progress.add_unchanged(entry.size);
+        self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
+        self.report.acks.entry(entry.id);
+        self.settle(entry.id, entry.parent);
+    }
+
+    /// Accounts for an entry that is not copied because of what is at the destination.
+    pub fn stays(&self, id: EntryId, parent: EntryId) {
+        self.context().progress.add_staying(1);
+        self.report.acks.entry(id);
+        self.settle(id, parent);
     }
 
     /// A file that is being received.
@@ -241,12 +288,22 @@ impl Entries {
             if let Some(list) = &self.context().digests {
                 list.tell_rest();
             }
+            self.tell_not_kept();
             self.report.acks.finish();
         } else if table.is_stuck() {
             self.report
                 .breach("a directory with fewer entries than announced");
         } else if table.is_scattered() {
             self.report.breach("more entries at once than allowed");
+        }
+    }
+
+    /// Tells the user's end what this end could not keep.
+    fn tell_not_kept(&self) {
+        let some = self.rules.not_kept.get();
+        if some != NotKept::default() {
+            self.context().progress.not_kept().add(&some);
+            self.context().say(Message::NotKept(some));
         }
     }
 

@@ -26,6 +26,8 @@ const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
 pub struct OpenDirectory {
     /// None if it could not be made: its children fail with it.
     pub directory: Option<Directory>,
+    /// It was not made (`--existing`), nor are its children.
+    left_out: bool,
     pub entry: Entry,
     pub listed: Option<ListedPath>,
     /// The hash of its path below the roots.
@@ -44,6 +46,8 @@ pub enum Location {
     Exit(SinkSpec, Option<ListedPath>),
     /// The entry's directory failed.
     Lost,
+    /// The entry's directory was not made (`--existing`).
+    LeftOut,
     /// The entry's directory has not been announced yet.
     Unknown,
 }
@@ -100,6 +104,7 @@ impl EntryTable {
             .map(|listed| listed.child(name.as_bytes()));
         match &node.directory {
             Some(directory) => Location::Slot(directory.slot(name.clone()), listed),
+            None if node.left_out => Location::LeftOut,
             None => Location::Lost,
         }
     }
@@ -175,10 +180,26 @@ impl EntryTable {
         directory: Option<Directory>,
         listed: Option<ListedPath>,
     ) {
+        self.add(entry, directory, listed, false);
+    }
+
+    /// Adds a directory that is not made, nor are its children.
+    pub fn leave_out_directory(&mut self, entry: Entry) {
+        self.add(entry, None, None, true);
+    }
+
+    fn add(
+        &mut self,
+        entry: Entry,
+        directory: Option<Directory>,
+        listed: Option<ListedPath>,
+        left_out: bool,
+    ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
         let node = Box::new(OpenDirectory {
             directory,
+            left_out,
             path: path.unwrap_or_default(),
             listed,
             names: Names::default(),

@@ -14,7 +14,7 @@ use super::jobs::Job;
 use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
-use crate::dest::{self, Directory, EntrySlot, SinkSpec};
+use crate::dest::{self, Directory, EntrySlot, SinkSpec, Standing};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::record::{self, Hash};
@@ -93,7 +93,8 @@ impl EntryWriter<'_> {
 
     fn announced(&self, entries: Vec<Entry>) {
         let mut wants = Vec::new();
-        for entry in entries {
+        for mut entry in entries {
+            self.entries().localize(&mut entry);
             if let Some(first_chunk) = second_reading(&entry) {
                 if entry.kind == EntryKind::Pipe {
                     return self.breach("a pipe that is read a second time");
@@ -122,7 +123,8 @@ impl EntryWriter<'_> {
     fn asked(&self, entries: Vec<Entry>) {
         let mut wants = Vec::with_capacity(entries.len());
         let mut there = Vec::new();
-        for entry in entries {
+        for mut entry in entries {
+            self.entries().localize(&mut entry);
             let place = self.entries().locate_new(&entry);
             let is_possible = entry.id != 0 && self.entries().table().roots.fits(&entry);
             let Some((spot, path)) = place.filter(|_| is_possible) else {
@@ -137,13 +139,15 @@ impl EntryWriter<'_> {
                     Asked::Missing
                 }
                 (Location::Slot(slot, listed), Some(path)) => {
-                    self.receiver.resume.resume_small(IncomingFile {
+                    let file = IncomingFile {
                         entry,
                         slot,
                         listed,
                         path,
-                    })
+                    };
+                    self.small_file(file)
                 }
+                (Location::LeftOut, _) => Asked::Stays(entry.parent),
                 // The file fails when its pack arrives.
                 (Location::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
@@ -151,6 +155,8 @@ impl EntryWriter<'_> {
             let kind = match &small {
                 Asked::Missing => WantKind::Fresh,
                 Asked::InPlace(..) => WantKind::Skip,
+                Asked::Unchanged(..) => WantKind::Unchanged,
+                Asked::Stays(_) => WantKind::Stays,
                 Asked::Unread(placed) => {
                     self.entries().table().set_resuming(id);
                     let digest = placed.finished.digest.unwrap_or_default();
@@ -158,16 +164,31 @@ impl EntryWriter<'_> {
                 }
             };
             wants.push(Want { entry: id, kind });
-            there.push(small);
+            there.push((id, small));
         }
         // Sent first, because the later messages refer to these answers.
         self.context().say(Message::Want(wants));
-        for small in there {
+        for (id, small) in there {
             match small {
                 Asked::Missing => {}
+                Asked::Unchanged(file) => {
+                    let (file, unchanged) = *file;
+                    self.entries().found_unchanged(file, &unchanged);
+                }
+                Asked::Stays(parent) => self.entries().stays(id, parent),
                 Asked::InPlace(placed) => self.receiver.resume.placed_stays(*placed),
                 Asked::Unread(placed) => self.receiver.resume.verify_placed_later(*placed),
             }
+        }
+    }
+
+    /// What happens to a small file that the sender asks about.
+    fn small_file(&self, file: IncomingFile) -> Asked {
+        match self.entries().standing(&file.slot, &file.entry) {
+            Ok(Standing::Unchanged(unchanged)) => Asked::Unchanged(Box::new((file, unchanged))),
+            Ok(Standing::Stays) => Asked::Stays(file.entry.parent),
+            // If the place cannot be looked at, the file fails when it is written.
+            Ok(Standing::Copied) | Err(_) => self.receiver.resume.resume_small(file),
         }
     }
 
@@ -203,6 +224,11 @@ impl EntryWriter<'_> {
                 });
             }
             (Location::Lost, _) => self.entries().lost_with_directory(&entry),
+            (Location::LeftOut, EntryKind::Directory) => self.leave_out(entry),
+            (Location::LeftOut, kind) => {
+                let is_file = matches!(kind, EntryKind::File | EntryKind::Pipe);
+                return self.entry_stays(&entry, is_file);
+            }
             (Location::Directory(dir, listed), EntryKind::Directory) => {
                 self.directory(entry, Directory::enter(dir), listed, path);
             }
@@ -210,7 +236,11 @@ impl EntryWriter<'_> {
                 self.breach("an entry that differs from its announcement")
             }
             (Location::Slot(slot, listed), EntryKind::Directory) => {
-                self.directory(entry, Directory::make(&slot), listed, path);
+                match self.entries().standing(&slot, &entry) {
+                    Ok(Standing::Stays) => self.leave_out(entry),
+                    Ok(_) => self.directory(entry, Directory::make(&slot), listed, path),
+                    Err(error) => self.directory(entry, Err(error), listed, path),
+                }
             }
             (Location::Slot(slot, listed), EntryKind::File | EntryKind::Pipe) => {
                 let file = IncomingFile {
@@ -228,11 +258,31 @@ impl EntryWriter<'_> {
                 return Some(self.to_pipe(entry, &exit, (listed, path)));
             }
             (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
-            (Location::Slot(slot, _), EntryKind::Symlink(_)) => {
+            (Location::Slot(slot, _), EntryKind::Symlink(_) | EntryKind::Special(_)) => {
+                match self.entries().standing(&slot, &entry) {
+                    Ok(Standing::Stays) => return self.entry_stays(&entry, false),
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.link_placed(&entry, Err(error));
+                        return None;
+                    }
+                }
+                if let EntryKind::Special(_) = entry.kind {
+                    self.special_file(&slot, &entry);
+                    return None;
+                }
                 let placed = dest::place_symlink(&slot, &entry, &self.entries().rules).map(drop);
                 self.link_placed(&entry, placed);
             }
             (Location::Slot(slot, listed), EntryKind::HardLink(first)) => {
+                match self.entries().standing(&slot, &entry) {
+                    Ok(Standing::Stays) => return self.entry_stays(&entry, false),
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.link_placed(&entry, Err(error));
+                        return None;
+                    }
+                }
                 let first = *first;
                 if first >= entry.id {
                     self.breach("a hard link to an entry that comes later");
@@ -259,6 +309,32 @@ impl EntryWriter<'_> {
         None
     }
 
+    /// A directory that does not exist and is not made, nor are its children.
+    fn leave_out(&self, entry: Entry) {
+        self.context().progress.add_staying(1);
+        self.entries().report.acks.entry(entry.id);
+        self.entries().table().leave_out_directory(entry);
+    }
+
+    /// An entry that is not copied because of what is at the destination.
+    fn entry_stays(&self, entry: &Entry, is_file: bool) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        if is_file {
+            let kind = WantKind::Stays;
+            // Sent first, because the acknowledgement refers to this answer.
+            self.context()
+                .say(Message::Want(vec![Want { entry: id, kind }]));
+        }
+        self.entries().stays(id, parent);
+        None
+    }
+
+    fn special_file(&self, slot: &EntrySlot, entry: &Entry) {
+        // False if it could not be made, which is counted.
+        let placed = dest::place_special(slot, entry, &self.entries().rules);
+        self.link_placed(entry, placed.map(drop));
+    }
+
     /// Fails an entry whose name is not allowed here.
     fn name_refused(&self, entry: Entry, error: &Error) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
@@ -281,6 +357,19 @@ impl EntryWriter<'_> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let journal = self.entries().journal();
         let is_known = journal.is_some_and(|journal| journal.knows(&file.path));
+        match self.entries().standing(&file.slot, &file.entry) {
+            Ok(Standing::Copied) => {}
+            Ok(Standing::Stays) => return self.entry_stays(&file.entry, true),
+            Ok(Standing::Unchanged(unchanged)) => {
+                let kind = WantKind::Unchanged;
+                // Sent first, because the acknowledgement refers to this answer.
+                self.context()
+                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.entries().found_unchanged(file, &unchanged);
+                return None;
+            }
+            Err(error) => return Some(self.or_skip(Err(error), id, parent)),
+        }
         let opened = match self.stands_already(&file.entry, &file.slot) {
             Ok(true) => Ok(self.files().compare_whole(file, None)),
             Ok(false) if is_known => {

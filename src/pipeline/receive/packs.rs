@@ -12,7 +12,7 @@ use super::worker::Worker;
 use crate::chunk::pack::Pack;
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{Buffer, EncodedChunk, Pool, VerifiedChunk};
-use crate::dest;
+use crate::dest::{self, Standing};
 use crate::journal::record::Finished;
 use crate::manifest::Entry;
 use crate::pipeline::context::Context;
@@ -78,7 +78,9 @@ impl PackPlacer {
         let Ok(pack) = Pack::parse(&chunk) else {
             return self.entries.report.breach("a malformed pack");
         };
-        let members: Vec<_> = pack.collect();
+        let mut members: Vec<_> = pack.collect();
+        let owned = members.iter_mut().map(|(entry, _)| entry);
+        owned.for_each(|entry| self.entries.localize(entry));
         {
             let mut table = self.entries.table();
             let is_unknown = |entry: &Entry| {
@@ -134,7 +136,12 @@ impl PackPlacer {
                     .breach("a file where a directory was announced");
             }
             Location::Lost => return self.entries.lost_with_directory(entry),
+            Location::LeftOut => return self.entries.stays(entry.id, entry.parent),
         };
+        // A sender that writes a list of digests has not asked.
+        if matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
+            return self.entries.stays(entry.id, entry.parent);
+        }
         let placed = self.entries.check_name(entry, &slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.entries.rules)) {
             Ok(existing) => {

@@ -21,7 +21,7 @@ use super::recorded::{
 };
 use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
-use crate::dest::Partial;
+use crate::dest::{Partial, UnchangedFile};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::journal::{Journal, UnfinishedFile, identity_of};
@@ -35,6 +35,10 @@ pub enum Asked {
     InPlace(Box<FinishedBefore>),
     /// In place, if reading it shows that it matches its record.
     Unread(Box<FinishedBefore>),
+    /// The existing file has the source's size and time.
+    Unchanged(Box<(IncomingFile, UnchangedFile)>),
+    /// What exists there stays, or nothing new is made. With the entry's parent.
+    Stays(EntryId),
 }
 
 /// The result for a file that an earlier session may have finished.

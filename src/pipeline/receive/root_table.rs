@@ -57,7 +57,7 @@ impl RootTable {
         match entry.kind {
             EntryKind::Directory => root.is_directory,
             EntryKind::File | EntryKind::HardLink(_) | EntryKind::Pipe => !root.is_directory,
-            EntryKind::Symlink(_) => false,
+            EntryKind::Symlink(_) | EntryKind::Special(_) => false,
         }
     }
 

@@ -53,7 +53,9 @@ impl Entries {
         self.open_journal(destination, &roots.roots, &targets, handles)?;
         // Files that are written in place have their space already, and users of `--inplace` often
         // have no more.
-        if !(self.rules.inplace && targets.iter().all(|target| target.existed)) {
+        // Nor is it known which files will stay.
+        let stays = self.rules.inplace || self.rules.update.asks();
+        if !(stays && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }
@@ -66,7 +68,7 @@ impl Entries {
         }
         self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
-        let resumes = self.journal().is_some_and(Journal::has_finished);
+        let resumes = self.rules.update.asks() || self.journal().is_some_and(Journal::has_finished);
         self.context().say(Message::Landed(RootsResolved {
             names,
             resumes,
@@ -133,7 +135,11 @@ impl Entries {
             return;
         };
         // The directory may already have its final times, which the removal changes.
-        let dir = journal.dir().handle().ok().filter(|_| self.rules.preserve);
+        let dir = journal
+            .dir()
+            .handle()
+            .ok()
+            .filter(|_| self.rules.keep.times);
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
         self.remove_journal(journal);
         if let (Some(dir), Some(stat)) = (dir, before)
@@ -185,7 +191,7 @@ impl Entries {
     pub fn leave_directories(&self) {
         let rules = Rules {
             fsync: false,
-            ..self.rules
+            ..self.rules.clone()
         };
         let made = self.table().take_made_directories();
         for (directory, entry) in made {

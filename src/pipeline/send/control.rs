@@ -12,7 +12,7 @@ use super::cache::{CacheKey, CacheShare};
 use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{
-    Discarded, EntryAtClose, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
+    Discarded, EntryAtClose, LeftFile, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
 };
 use crate::chunk::ChunkKind;
 use crate::chunk::ranges::RangeSet;
@@ -89,7 +89,12 @@ impl SendControl {
                 );
             }
             Message::Want(wants) => {
-                let is_there = |kind: &WantKind| matches!(kind, WantKind::Skip | WantKind::Have(_));
+                let is_there = |kind: &WantKind| {
+                    matches!(
+                        kind,
+                        WantKind::Skip | WantKind::Have(_) | WantKind::Unchanged | WantKind::Stays
+                    )
+                };
                 let content = wants.iter().filter(|want| !is_there(&want.kind));
                 self.scheduler.want_small(content.map(|want| want.entry));
                 for want in wants {
@@ -103,6 +108,7 @@ impl SendControl {
                 .for_each(|chunk| self.scheduler.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
+            Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),
             Message::Done(()) if self.scheduler.is_done() => {
@@ -147,6 +153,13 @@ impl SendControl {
                 }
                 return Ok(());
             }
+            kind @ (WantKind::Unchanged | WantKind::Stays) => {
+                if !self.context.options.update.asks() {
+                    return Err(UnexpectedMessage("a file that it was not to compare"));
+                }
+                self.left(want.entry, kind == WantKind::Unchanged);
+                return Ok(());
+            }
             kind => kind,
         };
         if let (WantKind::Have(ranges), true) = (&kind, self.context.peer_repairs)
@@ -178,6 +191,23 @@ impl SendControl {
             self.context.progress.start_name(want.entry, name);
         }
         Ok(())
+    }
+
+    /// The receiver leaves an existing file as it is, or makes no new one.
+    fn left(&self, entry: EntryId, is_unchanged: bool) {
+        let Some(LeftFile { found, source }) = self.scheduler.leave(entry) else {
+            return;
+        };
+        match is_unchanged {
+            true => self.context.progress.add_unchanged(found.size),
+            false => self.context.progress.add_staying(1),
+        }
+        if let Some(share) = &self.share {
+            share.skip(CacheKey::of(&found));
+        }
+        if let Some(source) = source {
+            self.scheduler.discard(Discarded::Source(source));
+        }
     }
 
     /// Makes the [`SendFile`] to send, with the parts that the receiver wants.
@@ -222,12 +252,20 @@ impl SendControl {
             WantKind::Have(_) | WantKind::Compare(_) => {
                 return Err(UnexpectedMessage("more ranges than allowed"));
             }
-            WantKind::Fresh | WantKind::Digest | WantKind::Skip => {}
+            WantKind::Fresh
+            | WantKind::Digest
+            | WantKind::Skip
+            | WantKind::Unchanged
+            | WantKind::Stays => {}
         }
         let ranges = match &kind {
             WantKind::Have(ranges) => ranges.len(),
             WantKind::Compare(ranges) => ranges.len(),
-            WantKind::Fresh | WantKind::Digest | WantKind::Skip => 0,
+            WantKind::Fresh
+            | WantKind::Digest
+            | WantKind::Skip
+            | WantKind::Unchanged
+            | WantKind::Stays => 0,
         };
         let share = self.share.as_ref();
         let cut = Cut::skipping(size, chunk_size, grain, &had);

@@ -342,6 +342,14 @@ impl PackMember {
             failed: AtomicBool::new(false),
         }
     }
+
+    /// Bytes of variable length in its row of a pack's table.
+    pub fn row_len(&self) -> usize {
+        let entry = &self.found.entry;
+        let extensions = entry.extensions.iter().map(|one| one.bytes.len() + 16);
+        let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
+        names + extensions.sum::<usize>()
+    }
 }
 
 impl PlannedContent {

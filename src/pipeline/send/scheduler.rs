@@ -23,7 +23,7 @@ use std::sync::Arc;
 use announced::AnnouncedEntries;
 pub use announced::UNSETTLED_ENTRIES_MAX;
 use asked_files::AskedFiles;
-pub use entries::Settled;
+pub use entries::{LeftFile, Settled};
 use in_flight::ChunksInFlight;
 pub use in_flight::{Taken, UNACKED_MAX};
 pub use kept::Sum;

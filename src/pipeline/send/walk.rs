@@ -11,23 +11,22 @@ use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::dir::Dir;
+use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
 use crate::source::{FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id};
-use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message};
+use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message, entry_weight};
 
-/// Directories and links in one message.
+/// Directories, links and special files in one message, and about how many bytes they may take.
 const BATCH_MAX: usize = 64;
+const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// The most entries in one question, and about how many bytes they may take.
 const ASK_MAX: usize = 256;
-const ASK_BYTES_MAX: usize = 64 << 10;
-
-/// The approximate size of an entry in bytes, without its names.
-const ENTRY_BYTES: usize = 200;
+const ASK_BYTES_MAX: usize = 96 << 10;
 
 /// Packs that may be gathered before the receiver says whether to ask. Then the walk waits.
 const EARLY_MAX: usize = 64;
@@ -40,6 +39,7 @@ struct SourceWalk<'a> {
     sender: &'a Sender,
     /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
     entries: Vec<Entry>,
+    entries_bytes: usize,
     ends: Vec<EntryEnd>,
     small: SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
@@ -87,6 +87,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     let mut planner = SourceWalk {
         sender,
         entries: Vec::new(),
+        entries_bytes: 0,
         ends: Vec::new(),
         small: SmallFiles::default(),
         met: RangeSet::new(),
@@ -105,6 +106,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             sender.scheduler.begin_walk(root_id(walk.named()));
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.tell_unlinked(walk.unlinked())?;
+            planner.tell_unread(walk.unread_attributes())?;
         }
         Sources::Pipe(origin) => planner.nameless(&origin)?,
     }
@@ -175,9 +177,8 @@ impl SourceWalk<'_> {
             }
             EntryKind::File => self.big_file(found, listed),
             EntryKind::HardLink(_) => self.link(found, listed),
-            EntryKind::Directory | EntryKind::Symlink(_) => {
-                self.entries.push(found.entry);
-                self.flush_full()
+            EntryKind::Directory | EntryKind::Symlink(_) | EntryKind::Special(_) => {
+                self.announce(found.entry)
             }
         }
     }
@@ -289,8 +290,7 @@ impl SourceWalk<'_> {
         if let (Some(list), Some(listed)) = (&self.sender.context.digests, listed) {
             list.add_link(&found.entry, first, listed);
         }
-        self.entries.push(found.entry);
-        self.flush_full()
+        self.announce(found.entry)
     }
 
     fn tell_unlinked(&self, unlinked: u64) -> Result<(), Ended> {
@@ -299,6 +299,19 @@ impl SourceWalk<'_> {
         }
         self.sender.context.progress.add_unlinked(unlinked);
         self.sender.report.say_or_end(Message::Unlinked(unlinked))
+    }
+
+    /// Reports entries whose extended attributes could not be read.
+    fn tell_unread(&self, entries: u64) -> Result<(), Ended> {
+        if entries == 0 {
+            return Ok(());
+        }
+        let some = NotKept {
+            xattrs: entries,
+            ..NotKept::default()
+        };
+        self.sender.context.progress.not_kept().add(&some);
+        self.sender.report.say_or_end(Message::NotKept(some))
     }
 
     /// The entry's place below the destination, if there is a list of digests.
@@ -322,8 +335,15 @@ impl SourceWalk<'_> {
         Some(ListedPath { root, below }.child(entry.name.as_bytes()))
     }
 
+    fn announce(&mut self, entry: Entry) -> Result<(), Ended> {
+        self.entries_bytes += entry_weight(&entry);
+        self.entries.push(entry);
+        self.flush_full()
+    }
+
     fn flush_full(&mut self) -> Result<(), Ended> {
-        if self.entries.len() + self.ends.len() >= BATCH_MAX {
+        let is_full = self.entries.len() + self.ends.len() >= BATCH_MAX;
+        if is_full || self.entries_bytes >= BATCH_BYTES_MAX {
             self.flush_entries()
         } else {
             Ok(())
@@ -333,6 +353,7 @@ impl SourceWalk<'_> {
     /// Announces the gathered entries. Ends are sent after entries, so that all children of an
     /// ended directory are announced before its end.
     fn flush_entries(&mut self) -> Result<(), Ended> {
+        self.entries_bytes = 0;
         if !self.entries.is_empty() {
             self.sender.scheduler.announcing(&self.entries);
             self.sender
@@ -360,7 +381,7 @@ impl SourceWalk<'_> {
             Some(SmallFileMode::Ordered) => return self.big_file(member.found, member.listed),
             Some(SmallFileMode::Fresh) | None => {}
         }
-        let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
+        let (size, name_len) = (member.found.entry.size, member.row_len());
         let Some(pack) = self.small.gathering.add(member, size, name_len) else {
             return Ok(());
         };
@@ -435,8 +456,7 @@ impl SourceWalk<'_> {
 
     fn ask(&mut self, member: PackMember) -> Result<(), Ended> {
         let entry = &member.found.entry;
-        let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
-        self.small.asking_bytes += ENTRY_BYTES + names;
+        self.small.asking_bytes += entry_weight(entry);
         self.small.asking.push(member);
         if self.small.asking.len() >= ASK_MAX || self.small.asking_bytes >= ASK_BYTES_MAX {
             self.send_asking()

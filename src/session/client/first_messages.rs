@@ -15,7 +15,7 @@ use crate::wire::message::{Message, Open, Role, SessionSecret};
 use super::endpoints::Client;
 use crate::session::converse::say;
 
-/// Sends the server its role, the secret and which entries to copy.
+/// Sends the server its role, the secret, which entries to copy and what to keep of them.
 pub(super) async fn open(
     client: &Client<'_>,
     control: &Outgoing,
@@ -39,10 +39,10 @@ pub(super) async fn open(
     say(control, Message::Open(open)).await?;
     let secret = SessionSecret(*keyring.secret.expose());
     say(control, Message::Secret(secret)).await?;
-    match request.select() {
-        Some(select) => say(control, select).await,
-        None => Ok(()),
+    for message in request.select().into_iter().chain(request.archive()) {
+        say(control, message).await?;
     }
+    Ok(())
 }
 
 fn role(request: &Request) -> Role {

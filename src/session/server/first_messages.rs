@@ -6,22 +6,24 @@ use tokio::io::AsyncRead;
 
 use crate::control::Incoming;
 use crate::error::{Error, Result};
+use crate::keep::Keep;
 use crate::seal::Secret;
 use crate::selection::Selector;
 use crate::session::control_reader::lost;
 use crate::wire::hello::STREAMS_MAX;
-use crate::wire::message::{Message, Open, SESSIONS_MAX};
+use crate::wire::message::{Archive, Message, Open, SESSIONS_MAX};
 
 use crate::session::control_reader::breach;
 
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// Reads the client's first messages. With `selects` the third one says which entries a sender
-/// copies.
+/// Reads the client's first messages. With `selects` one says which entries a sender copies, and
+/// with `archives` one says which metadata is kept.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     selects: bool,
+    archives: bool,
 ) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(mut open), Message::Secret(mut secret)) = (next().await?, next().await?)
@@ -48,6 +50,15 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         }
         let selector = Selector::new(selection).map_err(|why| Error::usage(why.to_string()))?;
         open.options.selector = Arc::new(selector);
+    }
+    if open.options.preserve {
+        open.options.keep = Keep::modes_and_times();
+    }
+    if archives {
+        let Message::Archive(Archive { keep, update }) = next().await? else {
+            return Err(breach("no message about metadata"));
+        };
+        (open.options.keep, open.options.update) = (keep, update);
     }
     Ok((open, secret))
 }

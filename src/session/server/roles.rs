@@ -169,7 +169,9 @@ fn home() -> PathBuf {
 
 pub(super) fn rules(open: &Open) -> Rules {
     Rules {
-        preserve: open.options.preserve,
+        keep: open.options.keep,
+        update: open.options.update,
+        not_kept: Arc::default(),
         no_clobber: open.options.no_clobber,
         fsync: open.options.fsync,
         inplace: open.options.inplace,

@@ -24,8 +24,10 @@ use rustix::fs::{FileType, Stat, fgetxattr};
 use crate::dir::acl::{self, mode_without_list};
 use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Side};
-use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, file_type};
+use crate::keep::Keep;
+use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
 
+use super::attributes::{self, OwnerNames};
 use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
@@ -87,6 +89,11 @@ pub struct Walk {
     next_id: EntryId,
     first_names: FirstNames,
     further_names: FurtherNames,
+    keep: Keep,
+    compares_modes: bool,
+    owner_names: OwnerNames,
+    /// Number of entries with extended attributes that could not be read.
+    unread_attributes: u64,
 }
 
 struct Entering {
@@ -102,6 +109,9 @@ pub struct WalkOptions {
     /// Symbolic links inside trees are copied as the files that they lead to.
     pub follow_links: bool,
     pub selector: Arc<Selector>,
+    pub keep: Keep,
+    /// The receiver compares modes of existing files, so a mode is what the destination would get.
+    pub compares_modes: bool,
 }
 
 impl Walk {
@@ -109,6 +119,8 @@ impl Walk {
         let WalkOptions {
             follow_links,
             selector,
+            keep,
+            compares_modes,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
@@ -126,6 +138,10 @@ impl Walk {
             levels: Vec::new(),
             queued: VecDeque::new(),
             further_names: FurtherNames::default(),
+            keep,
+            compares_modes,
+            owner_names: OwnerNames::default(),
+            unread_attributes: 0,
         }
     }
 
@@ -138,6 +154,11 @@ impl Walk {
     /// of room to remember their first names.
     pub fn unlinked(&self) -> u64 {
         self.first_names.unlinked()
+    }
+
+    /// Number of entries with extended attributes that could not be read, or that are too many.
+    pub fn unread_attributes(&self) -> u64 {
+        self.unread_attributes
     }
 
     /// Does one piece of work, which may queue steps. False at the end.
@@ -197,7 +218,7 @@ impl Walk {
         } else if root.confine.is_some() && file_type(&stat) != FileType::RegularFile {
             self.fail(Kind::Changed, &spot, "is no longer a file");
         } else if is_device(&stat) {
-            let found = spot.into_device(id, &stat);
+            let found = spot.into_device(id, &stat, self.keep);
             self.queued
                 .push_back(found.map_or_else(Step::Failed, Step::Entry));
         } else {
@@ -272,6 +293,11 @@ impl Walk {
                 let id = self.number(&spot);
                 self.announce(id, spot, EntryKind::Pipe, &stat);
             }
+            other if self.takes_special(other) && spot.parent != NO_PARENT => {
+                let id = self.number(&spot);
+                let kind = SpecialFile::of(other).map(EntryKind::Special);
+                self.announce(id, spot, kind.expect("a special file"), &stat);
+            }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
                 let error = Error::new(
@@ -286,6 +312,14 @@ impl Walk {
                 });
             }
         }
+    }
+
+    /// True if a special file is made anew at the destination.
+    fn takes_special(&self, file_type: FileType) -> bool {
+        SpecialFile::of(file_type).is_some_and(|special| match special.is_device() {
+            true => self.keep.devices,
+            false => self.keep.specials,
+        })
     }
 
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
@@ -407,15 +441,34 @@ impl Walk {
         let failure =
             failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));
         let id = spot.id.unwrap_or_else(|| self.take_id());
-        let step = Step::Entry(spot.into_found(id, EntryKind::HardLink(first), &stat));
-        self.queued.push_back(step);
+        let found = self.found(id, spot, EntryKind::HardLink(first), &stat);
+        self.queued.push_back(Step::Entry(found));
         self.queued.extend(failure.map(Step::Failed));
     }
 
     fn announce(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
         self.count_child(&spot);
-        self.queued
-            .push_back(Step::Entry(spot.into_found(id, kind, stat)));
+        let found = self.found(id, spot, kind, stat);
+        self.queued.push_back(Step::Entry(found));
+    }
+
+    /// An entry with all metadata that is kept.
+    fn found(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) -> FoundFile {
+        let keep = self.keep;
+        let mode = match self.compares_modes && keep.perms && !keep.acls && kind == EntryKind::File
+        {
+            true => spot.mode_without_list(stat.st_mode),
+            false => stat.st_mode,
+        };
+        let mut found = spot.into_found(id, kind, stat, keep);
+        found.entry.mode = mode & 0o7777;
+        if keep.has_names() {
+            self.owner_names.name(&mut found.entry, &keep);
+        }
+        if keep.has_attributes() && !attributes::add(&mut found, &keep) {
+            self.unread_attributes += 1;
+        }
+        found
     }
 
     fn count_child(&mut self, spot: &WalkSpot) {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::dir::{Dir, acl};
 use crate::error::Result;
+use crate::keep::Keep;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name};
 use crate::source::device::SourceDevice;
 use crate::source::found::FoundFile;
@@ -65,20 +66,27 @@ impl WalkSpot {
     }
 
     /// The content of the block device here, as a file entry of the same size.
-    pub(super) fn into_device(self, id: EntryId, stat: &Stat) -> Result<FoundFile> {
+    pub(super) fn into_device(self, id: EntryId, stat: &Stat, keep: Keep) -> Result<FoundFile> {
         let size = SourceDevice::open(&self.path(), false)?.size();
-        let found = self.into_found(id, EntryKind::File, stat);
+        let found = self.into_found(id, EntryKind::File, stat, keep);
         let entry = found.entry.of_device(size);
         Ok(FoundFile { entry, ..found })
     }
 
-    pub(super) fn into_found(self, id: EntryId, kind: EntryKind, stat: &Stat) -> FoundFile {
+    pub(super) fn into_found(
+        self,
+        id: EntryId,
+        kind: EntryKind,
+        stat: &Stat,
+        keep: Keep,
+    ) -> FoundFile {
         FoundFile {
             entry: Entry::from_stat(id, self.parent, self.name.clone(), kind, stat),
             dir: self.dir,
             name: self.name,
             identity: Identity::of(stat),
             through_link: self.through_link,
+            keep,
         }
     }
 }

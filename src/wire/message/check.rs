@@ -71,7 +71,11 @@ fn wants_fit(body: &[u8]) -> bool {
         ranges += match want.kind {
             WantKind::Have(ranges) => ranges.len(),
             WantKind::Compare(ranges) => ranges.len(),
-            WantKind::Fresh | WantKind::Skip | WantKind::Digest => 0,
+            WantKind::Fresh
+            | WantKind::Skip
+            | WantKind::Digest
+            | WantKind::Unchanged
+            | WantKind::Stays => 0,
         };
         if ranges > ALL_RANGES_MAX {
             return false;

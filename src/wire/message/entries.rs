@@ -49,6 +49,10 @@ pub enum WantKind {
     /// The whole file, but for these ranges the digests of chunks first (frame kind `Digest`).
     /// The existing data may be identical, although it is not known to come from this source.
     Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>),
+    /// Nothing: the existing file is unchanged, by its size and time.
+    Unchanged,
+    /// Nothing: what is there, if anything, stays as it is.
+    Stays,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
+use crate::keep::{Keep, Update};
 use crate::outcome::Remembered;
 use crate::selection::Selector;
 
@@ -69,6 +70,12 @@ pub struct CopyOptions {
     /// `--mkpath`: make missing directories of the destination. Sent in the hello too.
     #[serde(skip)]
     pub mkpath: bool,
+    /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
+    #[serde(skip)]
+    pub keep: Keep,
+    /// Which existing files stay. Sent in the same message.
+    #[serde(skip)]
+    pub update: Update,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
@@ -142,6 +149,13 @@ pub struct Ports {
     pub first: u16,
     /// At least `first`.
     pub last: u16,
+}
+
+/// What a copy does beyond `-p` with metadata and existing files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Archive {
+    pub keep: Keep,
+    pub update: Update,
 }
 
 /// Most sessions of one command.

@@ -60,7 +60,9 @@ impl Message {
             | Message::Tried(_)
             | Message::Checked(_)
             | Message::Special(_)
-            | Message::Unlinked(_) => 0,
+            | Message::Unlinked(_)
+            | Message::Archive(_)
+            | Message::NotKept(_) => 0,
         };
         size_of::<Message>() + inside
     }
@@ -91,7 +93,11 @@ fn weight_of_want(want: &Want) -> usize {
         + match &want.kind {
             WantKind::Have(ranges) => size_of_val(&ranges[..]),
             WantKind::Compare(ranges) => size_of_val(&ranges[..]),
-            WantKind::Fresh | WantKind::Skip | WantKind::Digest => 0,
+            WantKind::Fresh
+            | WantKind::Skip
+            | WantKind::Digest
+            | WantKind::Unchanged
+            | WantKind::Stays => 0,
         }
 }
 

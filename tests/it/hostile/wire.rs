@@ -99,6 +99,8 @@ fn messages() -> Vec<Message> {
         drop_cache: true,
         polite: false,
         mkpath: false,
+        keep: Default::default(),
+        update: Default::default(),
         selector: Default::default(),
     };
     let receiver = Role::Receiver {

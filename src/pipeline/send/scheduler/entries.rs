@@ -15,6 +15,13 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
 use crate::source::{FoundFile, SourceFile};
 
+/// A file that the receiver leaves as it is.
+pub struct LeftFile {
+    pub found: Entry,
+    /// Set for a big file, which was open.
+    pub source: Option<Box<SourceFile>>,
+}
+
 /// The remaining work for entries that were just settled.
 pub struct Settled {
     /// Entries to be closed: big files, and small files that the receiver was asked about.
@@ -132,6 +139,27 @@ impl Scheduler {
     /// message will say. Keeps only its size. Returns the source if the file was announced.
     pub fn skip(&self, entry: EntryId) -> Option<Box<SourceFile>> {
         self.state.lock().files.skip(entry)
+    }
+
+    /// Forgets a file that the receiver leaves as it is. None if it failed here in the meantime.
+    pub fn leave(&self, entry: EntryId) -> Option<LeftFile> {
+        let mut state = self.state.lock();
+        let left = match state.asked.take_asked(entry) {
+            Some(member) => LeftFile {
+                found: member.found.entry,
+                source: None,
+            },
+            None => {
+                let source = state.files.take_announced(entry)?.source;
+                LeftFile {
+                    found: source.found().entry.clone(),
+                    source: Some(source),
+                }
+            }
+        };
+        drop(state);
+        self.wake();
+        Some(left)
     }
 
     /// Adds small files that the receiver is about to be asked about.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::dir::Dir;
+use crate::keep::Keep;
 use crate::manifest::{Entry, EntryId, EntryKind, Identity, Name, Timestamp};
 use crate::source::FoundFile;
 
@@ -79,12 +80,16 @@ impl KeptFiles {
             name,
             identity,
             through_link,
+            keep,
         } = found;
         let Ok(size) = u32::try_from(entry.size) else {
             return false;
         };
-        let is_plain =
-            entry.kind == EntryKind::File && entry.name == *name && entry.extensions.is_empty();
+        let is_plain = entry.kind == EntryKind::File
+            && entry.name == *name
+            && entry.extensions.is_empty()
+            && !keep.has_names()
+            && !keep.has_attributes();
         if !is_plain || entry.id <= self.last {
             return false;
         }
@@ -267,6 +272,8 @@ impl Block {
             name,
             identity,
             through_link: file.through_link,
+            // Without names and attributes it changes nothing at the sender.
+            keep: Keep::default(),
         }
     }
 }

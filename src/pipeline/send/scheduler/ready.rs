@@ -126,7 +126,7 @@ impl ReadyChunks {
 
     /// Adds a small file to the pack that is being gathered. Returns true if the pack is full.
     pub(super) fn gather(&mut self, member: PackMember) -> bool {
-        let (size, name_len) = (member.found.entry.size, member.found.name.as_bytes().len());
+        let (size, name_len) = (member.found.entry.size, member.row_len());
         let full = self.gathered.add(member, size, name_len);
         let is_full = full.is_some();
         full.into_iter().for_each(|pack| self.add_pack(pack));

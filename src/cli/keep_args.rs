@@ -1,0 +1,118 @@
+//! The options for metadata and for existing files, with rsync's names.
+
+use crate::keep::{Keep, UnchangedBy, Update};
+
+const METADATA: &str = "Metadata and links";
+const EXISTING: &str = "Existing files";
+
+#[derive(Debug, clap::Args)]
+pub(super) struct KeepArgs {
+    /// -r and all metadata; --no-owner etc. takes one away
+    #[arg(short = 'a', long, help_heading = METADATA)]
+    pub archive: bool,
+    /// Keep modification times; skip unchanged files
+    #[arg(short = 't', long, overrides_with = "no_times", help_heading = METADATA)]
+    pub times: bool,
+    /// Keep permissions
+    #[arg(long, overrides_with = "no_perms", help_heading = METADATA)]
+    pub perms: bool,
+    /// Keep owners, as root
+    #[arg(long, overrides_with = "no_owner", help_heading = METADATA)]
+    pub owner: bool,
+    /// Keep groups
+    #[arg(short = 'g', long, overrides_with = "no_group", help_heading = METADATA)]
+    pub group: bool,
+    /// Keep access control lists
+    #[arg(long, overrides_with = "no_acls", help_heading = METADATA)]
+    pub acls: bool,
+    /// Keep extended attributes
+    #[arg(long, overrides_with = "no_xattrs", help_heading = METADATA)]
+    pub xattrs: bool,
+    /// Make devices anew, as root
+    #[arg(long, overrides_with = "no_devices", help_heading = METADATA)]
+    pub devices: bool,
+    /// Make FIFOs and sockets anew
+    #[arg(long, overrides_with = "no_specials", help_heading = METADATA)]
+    pub specials: bool,
+    /// Keep owners and groups by number, not by name
+    #[arg(long, help_heading = METADATA)]
+    pub numeric_ids: bool,
+    /// Do not set the times of directories
+    #[arg(long, help_heading = METADATA)]
+    pub omit_dir_times: bool,
+
+    /// Keep existing files that are newer
+    #[arg(short = 'u', long, help_heading = EXISTING)]
+    pub update: bool,
+    /// Copy only what exists at the destination
+    #[arg(long, help_heading = EXISTING)]
+    pub existing: bool,
+    /// Copy only what does not exist there
+    #[arg(long, help_heading = EXISTING)]
+    pub ignore_existing: bool,
+    /// Skip files of the same size, whatever their times
+    #[arg(long, help_heading = EXISTING)]
+    pub size_only: bool,
+    /// Copy files of the same size and time too
+    #[arg(short = 'I', long, help_heading = EXISTING)]
+    pub ignore_times: bool,
+
+    #[arg(long, hide = true, overrides_with = "times")]
+    no_times: bool,
+    #[arg(long, hide = true, overrides_with = "perms")]
+    no_perms: bool,
+    #[arg(long, hide = true, overrides_with = "owner")]
+    no_owner: bool,
+    #[arg(long, hide = true, overrides_with = "group")]
+    no_group: bool,
+    #[arg(long, hide = true, overrides_with = "acls")]
+    no_acls: bool,
+    #[arg(long, hide = true, overrides_with = "xattrs")]
+    no_xattrs: bool,
+    #[arg(long, hide = true, overrides_with = "devices")]
+    no_devices: bool,
+    #[arg(long, hide = true, overrides_with = "specials")]
+    no_specials: bool,
+    /// Hard links are always kept.
+    #[arg(short = 'H', long, hide = true)]
+    pub hard_links: bool,
+}
+
+impl KeepArgs {
+    /// The metadata that is kept, given `-p`.
+    pub(super) fn keep(&self, preserve: bool) -> Keep {
+        let all = match self.archive {
+            true => Keep::everything(),
+            false => Keep::default(),
+        };
+        Keep {
+            perms: (all.perms || preserve || self.perms) && !self.no_perms,
+            times: (all.times || preserve || self.times) && !self.no_times,
+            omit_dir_times: self.omit_dir_times,
+            owner: (all.owner || self.owner) && !self.no_owner,
+            group: (all.group || self.group) && !self.no_group,
+            numeric_ids: self.numeric_ids,
+            acls: (all.acls || self.acls) && !self.no_acls,
+            xattrs: (all.xattrs || self.xattrs) && !self.no_xattrs,
+            devices: (all.devices || self.devices) && !self.no_devices,
+            specials: (all.specials || self.specials) && !self.no_specials,
+        }
+    }
+
+    /// Which existing files stay. `-p` alone never skips a file, as in scp.
+    pub(super) fn update(&self) -> Update {
+        let has_times = (self.archive || self.times) && !self.no_times;
+        let unchanged_by = match (self.ignore_times, self.size_only) {
+            (true, _) => UnchangedBy::Nothing,
+            (false, true) => UnchangedBy::Size,
+            (false, false) if has_times => UnchangedBy::SizeAndTime,
+            (false, false) => UnchangedBy::Nothing,
+        };
+        Update {
+            unchanged_by,
+            newer_stays: self.update,
+            existing_only: self.existing,
+            new_only: self.ignore_existing,
+        }
+    }
+}

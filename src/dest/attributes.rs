@@ -1,0 +1,350 @@
+//! Owner, group, extended attributes and access control lists that an entry gets from its source.
+//!
+//! What the system does not allow, as a user other than root or on a file system without attributes,
+//! is counted and no error.
+//!
+//! Order matters: a change of owner clears set-id bits and file capabilities, so it comes first. The
+//! removal of an access control list leaves a mode behind that the list made, and a new list changes
+//! the mode, so the mode is set in between.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Stat, Uid, XattrFlags, chownat, fgetxattr, flistxattr, fremovexattr,
+    fsetxattr, fstat, getxattr, listxattr, removexattr, setxattr,
+};
+use rustix::io::Errno;
+
+use super::{EntrySlot, Rules};
+use crate::error::{Error, Result, Side};
+use crate::keep::{NotKept, is_acl};
+use crate::manifest::{Attribute, Entry};
+
+/// The longest list of names and the longest value on Linux, in bytes.
+const LEN_MAX: usize = 64 << 10;
+
+/// Room for most lists and values, in bytes.
+const USUAL_LEN: usize = 512;
+
+/// An entry at the destination whose metadata is set.
+pub(super) enum Marked<'a> {
+    /// An open file or directory.
+    Open(BorrowedFd<'a>),
+    /// Anything, through a handle that can be neither read nor written.
+    Path(BorrowedFd<'a>),
+}
+
+impl<'a> Marked<'a> {
+    pub(super) fn open(file: &'a impl AsFd) -> Marked<'a> {
+        Marked::Open(file.as_fd())
+    }
+
+    pub(super) fn stat(&self) -> rustix::io::Result<Stat> {
+        let (Marked::Open(fd) | Marked::Path(fd)) = self;
+        fstat(fd)
+    }
+
+    /// A path that leads to the entry itself, even if it is a symbolic link.
+    pub(super) fn through_proc(fd: &BorrowedFd<'_>) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+    }
+
+    fn chown(&self, uid: Option<Uid>, gid: Option<Gid>) -> rustix::io::Result<()> {
+        match self {
+            Marked::Open(fd) => rustix::fs::fchown(fd, uid, gid),
+            Marked::Path(fd) => match chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH) {
+                Err(Errno::NOENT | Errno::INVAL | Errno::BADF) => {
+                    chownat(CWD, Marked::through_proc(fd), uid, gid, AtFlags::empty())
+                }
+                set => set,
+            },
+        }
+    }
+
+    fn list(&self, room: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Marked::Open(fd) => flistxattr(fd, room),
+            Marked::Path(fd) => listxattr(Marked::through_proc(fd), room),
+        }
+    }
+
+    fn get(&self, name: &str, room: &mut [u8]) -> rustix::io::Result<usize> {
+        match self {
+            Marked::Open(fd) => fgetxattr(fd, name, room),
+            Marked::Path(fd) => getxattr(Marked::through_proc(fd), name, room),
+        }
+    }
+
+    fn set(&self, name: &str, value: &[u8]) -> rustix::io::Result<()> {
+        let flags = XattrFlags::empty();
+        match self {
+            Marked::Open(fd) => fsetxattr(fd, name, value, flags),
+            Marked::Path(fd) => setxattr(Marked::through_proc(fd), name, value, flags),
+        }
+    }
+
+    fn remove(&self, name: &str) -> rustix::io::Result<()> {
+        match self {
+            Marked::Open(fd) => fremovexattr(fd, name),
+            Marked::Path(fd) => removexattr(Marked::through_proc(fd), name),
+        }
+    }
+
+    /// The attributes that the rules are about, sorted.
+    pub(super) fn attributes(&self, rules: &Rules) -> rustix::io::Result<Vec<Attribute>> {
+        read(
+            rules,
+            |room| self.list(room),
+            |name, room| self.get(name, room),
+        )
+    }
+}
+
+/// Sets owner and group; then removes and sets attributes, except new access control lists. Call
+/// this before the mode is set. `stat` is the present status, and afterwards the new one.
+pub(super) fn give_before_mode(
+    marked: &Marked<'_>,
+    slot: &EntrySlot,
+    entry: &Entry,
+    stat: &mut Stat,
+    rules: &Rules,
+) -> Result<()> {
+    if give_owner(marked, slot, entry, stat, rules)? {
+        *stat = marked.stat().map_err(|cause| slot.no_status(cause))?;
+    }
+    if !rules.keep.has_attributes() {
+        return Ok(());
+    }
+    let wanted = wanted(slot, entry, rules)?;
+    let present = match marked.attributes(rules) {
+        Ok(present) => present,
+        Err(cause) => return unless_not_kept(slot, cause, rules, &wanted, |_| true),
+    };
+    let (gone, new) = difference(&wanted, &present);
+    if gone.is_empty() && new.is_empty() {
+        return Ok(());
+    }
+    for one in gone {
+        match marked.remove(text(one)) {
+            Ok(()) | Err(Errno::NODATA) => {}
+            Err(cause) => unless_not_kept(slot, cause, rules, &[one.clone()], |_| true)?,
+        }
+    }
+    set(marked, slot, rules, &new, |one| !is_acl(&one.name))?;
+    // The removal of a list may have changed it.
+    *stat = marked.stat().map_err(|cause| slot.no_status(cause))?;
+    Ok(())
+}
+
+/// Sets the access control lists of an entry that has its mode.
+pub(super) fn give_after_mode(
+    marked: &Marked<'_>,
+    slot: &EntrySlot,
+    entry: &Entry,
+    rules: &Rules,
+) -> Result<()> {
+    if !rules.keep.acls {
+        return Ok(());
+    }
+    let mut lists = wanted(slot, entry, rules)?;
+    lists.retain(|one| is_acl(&one.name));
+    if lists.is_empty() {
+        return Ok(());
+    }
+    let lists: Vec<&Attribute> = lists.iter().collect();
+    set(marked, slot, rules, &lists, |_| true)
+}
+
+/// True if the owner or group has changed.
+fn give_owner(
+    marked: &Marked<'_>,
+    slot: &EntrySlot,
+    entry: &Entry,
+    stat: &Stat,
+    rules: &Rules,
+) -> Result<bool> {
+    let is_new_owner = rules.keep.owner && stat.st_uid != entry.uid;
+    let is_new_group = rules.keep.group && stat.st_gid != entry.gid;
+    let uid = is_new_owner.then(|| Uid::from_raw(entry.uid));
+    let gid = is_new_group.then(|| Gid::from_raw(entry.gid));
+    if uid.is_none() && gid.is_none() {
+        return Ok(false);
+    }
+    // An ID that this user namespace does not have is invalid.
+    let is_refused =
+        |cause: Errno| [Errno::PERM, Errno::INVAL, Errno::NOTSUP, Errno::OVERFLOW].contains(&cause);
+    let failed = |cause| slot.error("cannot set the owner", cause);
+    match marked.chown(uid, gid) {
+        Ok(()) => return Ok(true),
+        Err(cause) if is_refused(cause) => {}
+        Err(cause) => return Err(failed(cause)),
+    }
+    // A user may give a file to another group that the user is in.
+    let has_group = match (uid, gid) {
+        (Some(_), Some(_)) => match marked.chown(None, gid) {
+            Ok(()) => true,
+            Err(cause) if is_refused(cause) => false,
+            Err(cause) => return Err(failed(cause)),
+        },
+        _ => false,
+    };
+    rules.not_kept.add(&NotKept {
+        owners: u64::from(is_new_owner),
+        groups: u64::from(is_new_group && !has_group),
+        ..NotKept::default()
+    });
+    Ok(has_group)
+}
+
+/// The attributes that an entry is to have.
+///
+/// # Errors
+/// If the sender broke the protocol.
+pub(super) fn wanted(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Vec<Attribute>> {
+    let Some(mut attributes) = entry.attributes() else {
+        let breach = Error::breach(Side::Dest, "the sender", "malformed extended attributes");
+        return Err(breach.at(slot.path()));
+    };
+    attributes.retain(|one| rules.keep.takes(&one.name) && is_text(&one.name));
+    Ok(attributes)
+}
+
+/// Those that are to be removed, and those that are to be set.
+pub(super) fn difference<'a>(
+    wanted: &'a [Attribute],
+    present: &'a [Attribute],
+) -> (Vec<&'a Attribute>, Vec<&'a Attribute>) {
+    let is_wanted = |one: &&Attribute| wanted.iter().any(|other| other.name == one.name);
+    let gone = present.iter().filter(|one| !is_wanted(one)).collect();
+    let new = wanted.iter().filter(|one| !present.contains(one)).collect();
+    (gone, new)
+}
+
+/// Reads the attributes that the rules are about.
+pub(super) fn read(
+    rules: &Rules,
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&str, &mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<Attribute>> {
+    let names = match whole(list) {
+        Ok(names) => names,
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
+        Err(cause) => return Err(cause),
+    };
+    let mut attributes = Vec::new();
+    for name in names.split(|&byte| byte == 0) {
+        if !rules.keep.takes(name) || !is_text(name) {
+            continue;
+        }
+        let value = match whole(|room| get(std::str::from_utf8(name).unwrap_or_default(), room)) {
+            Ok(value) => value,
+            Err(Errno::NODATA) => continue,
+            Err(cause) => return Err(cause),
+        };
+        let name = name.to_vec();
+        attributes.push(Attribute { name, value });
+    }
+    attributes.sort();
+    Ok(attributes)
+}
+
+/// Calls `get` with a buffer that is large enough.
+fn whole(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut usual = [0; USUAL_LEN];
+    match get(&mut usual) {
+        Ok(len) => Ok(usual[..len.min(USUAL_LEN)].to_vec()),
+        Err(Errno::RANGE) => {
+            let mut room = vec![0; LEN_MAX];
+            let len = get(&mut room)?;
+            room.truncate(len);
+            Ok(room)
+        }
+        Err(cause) => Err(cause),
+    }
+}
+
+fn set(
+    marked: &Marked<'_>,
+    slot: &EntrySlot,
+    rules: &Rules,
+    attributes: &[&Attribute],
+    which: impl Fn(&Attribute) -> bool,
+) -> Result<()> {
+    let mut refused = Vec::new();
+    for one in attributes.iter().filter(|one| which(one)) {
+        let set = match rules.may_set(&one.name) {
+            true => marked.set(text(one), &one.value),
+            false => Err(Errno::PERM),
+        };
+        match set {
+            Ok(()) => {}
+            Err(cause) => {
+                if !is_not_kept(cause) {
+                    return Err(failed(slot, cause));
+                }
+                refused.push((*one).clone());
+            }
+        }
+    }
+    count(rules, &refused);
+    Ok(())
+}
+
+/// Counts attributes that could not be read, set or removed. Fails if `cause` is another error.
+fn unless_not_kept(
+    slot: &EntrySlot,
+    cause: Errno,
+    rules: &Rules,
+    attributes: &[Attribute],
+    which: impl Fn(&Attribute) -> bool,
+) -> Result<()> {
+    if !is_not_kept(cause) {
+        return Err(failed(slot, cause));
+    }
+    let refused: Vec<Attribute> = attributes
+        .iter()
+        .filter(|one| which(one))
+        .cloned()
+        .collect();
+    count(rules, &refused);
+    Ok(())
+}
+
+/// Counts an entry once for its lists and once for its other attributes.
+fn count(rules: &Rules, refused: &[Attribute]) {
+    rules.not_kept.add(&NotKept {
+        acls: u64::from(refused.iter().any(|one| is_acl(&one.name))),
+        xattrs: u64::from(refused.iter().any(|one| !is_acl(&one.name))),
+        ..NotKept::default()
+    });
+}
+
+/// True for an error that says that this user or file system may not have the attribute. ext4
+/// reports `NOSPC` if a file's attributes have no room left.
+fn is_not_kept(cause: Errno) -> bool {
+    [
+        Errno::NOTSUP,
+        Errno::NOSYS,
+        Errno::PERM,
+        Errno::ACCESS,
+        Errno::INVAL,
+        Errno::NOSPC,
+        Errno::TOOBIG,
+        Errno::RANGE,
+    ]
+    .contains(&cause)
+}
+
+fn failed(slot: &EntrySlot, cause: Errno) -> Error {
+    slot.error("cannot set its extended attributes", cause)
+}
+
+fn is_text(name: &[u8]) -> bool {
+    std::str::from_utf8(name).is_ok()
+}
+
+/// The name for a system call; [`wanted`] and [`read`] leave out names that are not UTF-8.
+fn text(attribute: &Attribute) -> &str {
+    std::str::from_utf8(&attribute.name).unwrap_or_default()
+}

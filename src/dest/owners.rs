@@ -1,0 +1,65 @@
+//! Owners and groups by name: the numbers that they have on this host.
+
+use std::collections::HashMap;
+
+use nix::unistd::{Group, User};
+use parking_lot::Mutex;
+
+use crate::keep::Keep;
+use crate::manifest::Entry;
+
+/// Most names that are remembered; more are looked up each time.
+const NAMES_MAX: usize = 10_000;
+
+/// Longest name of a user or group that is looked up, in bytes.
+const NAME_LEN_MAX: usize = 256;
+
+/// Names of users and groups, each looked up once. None for a name that this host does not have.
+#[derive(Default)]
+pub struct Owners {
+    users: Mutex<HashMap<Vec<u8>, Option<u32>>>,
+    groups: Mutex<HashMap<Vec<u8>, Option<u32>>>,
+}
+
+impl Owners {
+    /// Replaces the source's numbers of owner and group by those that their names have here. A name
+    /// that is not known here keeps its number.
+    pub fn localize(&self, entry: &mut Entry, keep: &Keep) {
+        if keep.numeric_ids {
+            return;
+        }
+        if keep.owner && !entry.user.is_empty() {
+            let found = look_up(&self.users, &entry.user, |name| {
+                let user = User::from_name(name).ok().flatten();
+                user.map(|user| user.uid.as_raw())
+            });
+            entry.uid = found.unwrap_or(entry.uid);
+        }
+        if keep.group && !entry.group.is_empty() {
+            let found = look_up(&self.groups, &entry.group, |name| {
+                let group = Group::from_name(name).ok().flatten();
+                group.map(|group| group.gid.as_raw())
+            });
+            entry.gid = found.unwrap_or(entry.gid);
+        }
+    }
+}
+
+fn look_up(
+    known: &Mutex<HashMap<Vec<u8>, Option<u32>>>,
+    name: &[u8],
+    ask: impl Fn(&str) -> Option<u32>,
+) -> Option<u32> {
+    if let Some(found) = known.lock().get(name) {
+        return *found;
+    }
+    let text = std::str::from_utf8(name).ok();
+    let text = text.filter(|text| text.len() <= NAME_LEN_MAX && !text.contains('\0'));
+    // No lock is held, since a directory service may take its time.
+    let found = text.and_then(ask);
+    let mut known = known.lock();
+    if known.len() < NAMES_MAX {
+        known.insert(name.to_vec(), found);
+    }
+    found
+}

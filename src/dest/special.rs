@@ -1,0 +1,134 @@
+//! Devices, FIFOs and sockets, made anew. Like a link, a new one replaces an existing entry in one
+//! step.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, chmod, fstat, mknodat, renameat, unlinkat,
+    utimensat,
+};
+use rustix::io::Errno;
+
+use super::attributes::{self, Marked};
+use super::own_names::{self, random_name};
+use super::{EntrySlot, Rules, existing, hints, sync_directory, times_of};
+use crate::error::{Error, Result, Side};
+use crate::keep::NotKept;
+use crate::manifest::{Entry, EntryKind, file_type};
+
+/// The mode until owner and mode are set.
+const FIRST_MODE: u32 = 0o600;
+
+/// Makes the special file `entry`, an [`EntryKind::Special`]. False if this user may not make it;
+/// that is counted, and no error.
+///
+/// # Errors
+/// If an entry of another kind exists that is neither a file nor a link.
+pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<bool> {
+    let EntryKind::Special(special) = entry.kind else {
+        return Err(Error::breach(
+            Side::Dest,
+            "the sender",
+            "an unknown special file",
+        ));
+    };
+    let not_made = || {
+        rules.not_kept.add(&NotKept {
+            devices: 1,
+            ..NotKept::default()
+        });
+        Ok(false)
+    };
+    // A device is a right to the hardware, and a confined key grants none.
+    if special.is_device() && !rules.set_id {
+        return not_made();
+    }
+    let wanted = special.file_type();
+    let is_it = |stat: &Stat| {
+        file_type(stat) == wanted && (!special.is_device() || stat.st_rdev == entry.rdev)
+    };
+    let old = slot.stat()?;
+    match &old {
+        Some(old) if is_it(old) => {}
+        Some(_) if rules.no_clobber => return Err(existing::stays(slot, rules)),
+        Some(old) if !may_replace(old) => {
+            return Err(slot.refused("is a directory, and a special file does not replace it"));
+        }
+        _ => match make(slot, wanted, entry.rdev, old.is_some()) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => return not_made(),
+            Err(cause) => {
+                return Err(hints::name_error(
+                    slot,
+                    "cannot create the special file",
+                    cause,
+                ));
+            }
+        },
+    }
+    if old.is_some_and(|old| is_it(&old)) && rules.untouched {
+        return Ok(true);
+    }
+    give_metadata(slot, entry, rules, is_it)?;
+    if rules.fsync {
+        sync_directory(&slot.dir)?;
+    }
+    Ok(true)
+}
+
+fn may_replace(old: &Stat) -> bool {
+    file_type(old) != FileType::Directory
+}
+
+fn make(slot: &EntrySlot, wanted: FileType, device: u64, replaces: bool) -> rustix::io::Result<()> {
+    let dir = slot.dir.handle();
+    let dir = dir.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
+    let node = |name: &OsStr| mknodat(&*dir, name, wanted, Mode::from_raw_mode(FIRST_MODE), device);
+    if !replaces {
+        return node(slot.name.as_os_str());
+    }
+    let temporary = random_name(slot);
+    node(&temporary)?;
+    let put = || renameat(&*dir, &temporary, &*dir, slot.name.as_os_str());
+    // A partial file took the name after it was seen to be free: then only this entry fails.
+    let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
+    if renamed.is_err() {
+        // The error of the rename is reported.
+        let _ = unlinkat(&*dir, &temporary, AtFlags::empty());
+    }
+    renamed
+}
+
+fn give_metadata(
+    slot: &EntrySlot,
+    entry: &Entry,
+    rules: &Rules,
+    is_it: impl Fn(&Stat) -> bool,
+) -> Result<()> {
+    let opened = slot
+        .dir
+        .open(slot.name.as_os_str(), OFlags::PATH, Mode::empty());
+    let fd = opened.map_err(|cause| slot.unreadable(cause))?;
+    let mut stat = fstat(&fd).map_err(|cause| slot.no_status(cause))?;
+    if !is_it(&stat) {
+        return Err(slot.refused("was replaced by another process during the copy; copy it again"));
+    }
+    let marked = Marked::Path(fd.as_fd());
+    let path = Marked::through_proc(&fd.as_fd());
+    attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
+    let mode = match rules.keep.perms {
+        true => rules.mode_of(entry, &stat),
+        false => entry.mode & 0o777 & !rules.umask,
+    };
+    if mode != stat.st_mode & 0o7777 {
+        chmod(&path, Mode::from_raw_mode(mode))
+            .map_err(|cause| slot.error("cannot set the mode", cause))?;
+    }
+    attributes::give_after_mode(&marked, slot, entry, rules)?;
+    if rules.keep.times {
+        utimensat(CWD, &path, &times_of(entry), AtFlags::empty())
+            .map_err(|cause| slot.error("cannot set the times", cause))?;
+    }
+    Ok(())
+}

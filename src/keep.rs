@@ -1,0 +1,182 @@
+//! What a copy keeps of an entry besides its content, and which existing files it leaves alone.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::{Deserialize, Serialize};
+
+/// The extended attribute with the access control list of a file or directory.
+pub const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// The extended attribute with the list that new entries of a directory inherit.
+pub const DEFAULT_LIST: &str = "system.posix_acl_default";
+
+/// The metadata that the destination gets from the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keep {
+    /// Permission bits, and set-id bits if owner or group are the source's.
+    pub perms: bool,
+    /// Modification and access times, in nanoseconds.
+    pub times: bool,
+    /// Directories do not get their times.
+    pub omit_dir_times: bool,
+    pub owner: bool,
+    pub group: bool,
+    /// Owners and groups are numbers, and not names.
+    pub numeric_ids: bool,
+    /// POSIX access control lists.
+    pub acls: bool,
+    /// Extended attributes, as [`Keep::takes`] chooses.
+    pub xattrs: bool,
+    /// Block and character devices.
+    pub devices: bool,
+    /// FIFOs and sockets.
+    pub specials: bool,
+}
+
+impl Keep {
+    /// `-p`, as in scp.
+    pub fn modes_and_times() -> Keep {
+        Keep {
+            perms: true,
+            times: true,
+            ..Keep::default()
+        }
+    }
+
+    /// `-a`.
+    pub fn everything() -> Keep {
+        Keep {
+            perms: true,
+            times: true,
+            omit_dir_times: false,
+            owner: true,
+            group: true,
+            numeric_ids: false,
+            acls: true,
+            xattrs: true,
+            devices: true,
+            specials: true,
+        }
+    }
+
+    /// True if the sender reads extended attributes, which hold the access control lists too.
+    pub fn has_attributes(&self) -> bool {
+        self.acls || self.xattrs
+    }
+
+    /// True if the sender looks up the names of owners and groups.
+    pub fn has_names(&self) -> bool {
+        (self.owner || self.group) && !self.numeric_ids
+    }
+
+    /// True if the extended attribute `name` is kept. Labels and signatures of the source's security
+    /// modules mean nothing on another host.
+    pub fn takes(&self, name: &[u8]) -> bool {
+        const OF_THIS_HOST: [&[u8]; 4] = [
+            b"security.selinux",
+            b"security.SMACK64",
+            b"security.ima",
+            b"security.evm",
+        ];
+        if is_acl(name) {
+            return self.acls;
+        }
+        let spaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
+        self.xattrs
+            && spaces.iter().any(|space| name.starts_with(space))
+            && !OF_THIS_HOST.contains(&name)
+    }
+}
+
+/// True if an access control list is stored under this name.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_LIST.as_bytes() || name == DEFAULT_LIST.as_bytes()
+}
+
+/// How a copy finds out that an existing file is unchanged. Its content is then neither sent nor
+/// read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UnchangedBy {
+    /// Every file is sent.
+    #[default]
+    Nothing,
+    /// Size and modification time.
+    SizeAndTime,
+    /// `--size-only`.
+    Size,
+}
+
+/// What happens to files that exist at the destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Update {
+    pub unchanged_by: UnchangedBy,
+    /// `--update`: a file that is newer than the source stays.
+    pub newer_stays: bool,
+    /// `--existing`: nothing new is made.
+    pub existing_only: bool,
+    /// `--ignore-existing`: what exists stays.
+    pub new_only: bool,
+}
+
+impl Update {
+    /// True if the receiver may leave files as they are, so that it is asked before they are sent.
+    pub fn asks(&self) -> bool {
+        *self != Update::default()
+    }
+}
+
+/// Metadata that could not be kept, in entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotKept {
+    pub owners: u64,
+    pub groups: u64,
+    pub acls: u64,
+    pub xattrs: u64,
+    /// Devices that could not be made.
+    pub devices: u64,
+}
+
+/// Counts what could not be kept.
+#[derive(Debug, Default)]
+pub struct NotKeptCounters {
+    owners: AtomicU64,
+    groups: AtomicU64,
+    acls: AtomicU64,
+    xattrs: AtomicU64,
+    devices: AtomicU64,
+}
+
+impl NotKeptCounters {
+    pub fn add(&self, some: &NotKept) {
+        // The numbers come from a peer and must not overflow a counter.
+        let add = |to: &AtomicU64, count: u64| to.fetch_add(count.min(1 << 40), Relaxed);
+        add(&self.owners, some.owners);
+        add(&self.groups, some.groups);
+        add(&self.acls, some.acls);
+        add(&self.xattrs, some.xattrs);
+        add(&self.devices, some.devices);
+    }
+
+    pub fn get(&self) -> NotKept {
+        NotKept {
+            owners: self.owners.load(Relaxed),
+            groups: self.groups.load(Relaxed),
+            acls: self.acls.load(Relaxed),
+            xattrs: self.xattrs.load(Relaxed),
+            devices: self.devices.load(Relaxed),
+        }
+    }
+
+    pub fn reset(&self) {
+        for counter in [
+            &self.owners,
+            &self.groups,
+            &self.acls,
+            &self.xattrs,
+            &self.devices,
+        ] {
+            counter.store(0, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! A second run: all metadata is kept, and existing files that are unchanged, newer or not wanted
+//! stay.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown, lchown};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::support::disk::Mounted;
+use crate::support::tree::one_of_everything;
+use crate::support::*;
+
+ways! { push, pull, between, here =>
+    all_metadata_is_kept_and_a_second_run_sends_and_writes_nothing,
+    update_existing_and_ignore_existing_leave_files_alone,
+}
+
+ways! { local_push, local_pull, here =>
+    metadata_of_unchanged_files_is_corrected_without_their_content,
+    size_and_time_decide_to_the_nanosecond,
+    what_may_not_be_kept_is_counted,
+    each_kind_of_metadata_can_be_left_out,
+    an_unchanged_file_needs_no_space,
+}
+
+ways! { local_push =>
+    a_file_system_with_coarse_times_has_no_changed_files,
+    a_list_of_digests_reads_all_files,
+}
+
+/// All metadata of an entry that `-a` keeps.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    mode: u32,
+    owner: (u32, u32),
+    time: (i64, i64),
+    device: u64,
+    links: u64,
+    attributes: BTreeMap<String, Vec<u8>>,
+}
+
+fn kept(root: &Path) -> BTreeMap<PathBuf, Kept> {
+    let paths = Tree::read(root).0.into_keys();
+    let all = paths.map(|path| {
+        let at = root.join(&path);
+        let meta = at.symlink_metadata().expect("look at it");
+        let names = xattr::list(&at).expect("list its attributes");
+        let value = |name: &std::ffi::OsStr| xattr::get(&at, name).expect("read an attribute");
+        let attributes = names.map(|name| {
+            let value = value(&name).unwrap_or_default();
+            (name.to_string_lossy().into_owned(), value)
+        });
+        let is_link = meta.is_symlink();
+        let kept = Kept {
+            mode: meta.mode(),
+            owner: (meta.uid(), meta.gid()),
+            time: (meta.mtime(), meta.mtime_nsec()),
+            device: meta.rdev(),
+            links: if meta.is_dir() { 0 } else { meta.nlink() },
+            attributes: if is_link {
+                BTreeMap::new()
+            } else {
+                attributes.collect()
+            },
+        };
+        (path, kept)
+    });
+    all.collect()
+}
+
+fn inodes(root: &Path) -> BTreeMap<PathBuf, u64> {
+    let paths = Tree::read(root).0.into_keys();
+    let inode = |path: PathBuf| {
+        let meta = root.join(&path).symlink_metadata();
+        (path, meta.expect("look at it").ino())
+    };
+    paths.map(inode).collect()
+}
+
+/// An access control list with rights for the user 55.
+fn list(group: u16, mask: u16) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in [
+        (1u16, 6u16, u32::MAX),
+        (2, 4, 55),
+        (4, group, u32::MAX),
+        (16, mask, u32::MAX),
+        (32, 0, u32::MAX),
+    ] {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(rights.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+const LIST: &str = "system.posix_acl_access";
+
+/// A capability to bind low ports.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// False if this machine does not allow all of it.
+fn with_all_metadata(tree: &Dir) -> bool {
+    one_of_everything(tree);
+    let made = [
+        mknodat(
+            CWD,
+            tree.path("null"),
+            FileType::CharacterDevice,
+            Mode::RUSR,
+            0x103,
+        ),
+        mknodat(CWD, tree.path("sub/fifo"), FileType::Fifo, Mode::RUSR, 0),
+    ];
+    drop(UnixListener::bind(tree.path("s")).expect("make a socket"));
+    let attributes = [
+        ("small", "user.note", &b"a note"[..]),
+        ("many chunks", "user.long", &[7; 3000]),
+        ("many chunks", "user.empty", b""),
+        ("many chunks", LIST, &list(4, 6)),
+        ("sub", "user.of a directory", b"1"),
+        ("sub", LIST, &list(7, 5)),
+        ("sub/deeper", "system.posix_acl_default", &list(5, 7)),
+        ("text", "security.capability", &CAPABILITY),
+        ("text", "trusted.note", b"2"),
+    ];
+    let set = attributes.map(|(path, name, value)| xattr::set(tree.path(path), name, value));
+    let owned = [
+        chown(tree.path("text"), Some(1234), Some(4321)),
+        chown(tree.path("sub/deeper"), Some(7), Some(8)),
+        chown(tree.path("sub/deeper/file"), Some(7), None),
+        chown(tree.path("null"), Some(9), Some(9)),
+        lchown(tree.path("sub/link to small"), Some(5), Some(6)),
+    ];
+    // A change of owner takes it away.
+    let again = xattr::set(tree.path("text"), "security.capability", &CAPABILITY);
+    tree.mode("many chunks", 0o4750);
+    for (nanos, path) in ["small", "many chunks", "text", "sub/deeper", "sub", "."]
+        .into_iter()
+        .enumerate()
+    {
+        tree.time(path, 1_500_000_000, 123_456_780 + nanos as u32);
+    }
+    made.iter().all(|made| made.is_ok())
+        && owned.iter().all(|set| set.is_ok())
+        && set.iter().all(|set| set.is_ok())
+        && again.is_ok()
+}
+
+fn number(told: &str, key: &str) -> u64 {
+    let (_, rest) = told.split_once(&format!("\"{key}\":")).expect(key);
+    let end = rest.find([',', '}']).expect("an end");
+    rest[..end].parse().expect("a number")
+}
+
+fn all_metadata_is_kept_and_a_second_run_sends_and_writes_nothing(case: &Case) {
+    let tree = case.src.dir("tree");
+    if !with_all_metadata(&tree) {
+        return skip("root, and a file system with all attributes");
+    }
+    case.copy(&["-a"], "tree/", "new").succeeds();
+    assert_same(&tree.0, case.dst.path("new"), Also::HardLinks);
+    assert_eq!(kept(&tree.0), kept(&case.dst.path("new")));
+
+    let before = inodes(&case.dst.0);
+    let done = case.copy(&["-a", "--json"], "tree/", "new");
+    let told = done.succeeds().stdout_text();
+    assert_eq!(number(&told, "wire_bytes"), 0, "{told}");
+    assert_eq!(number(&told, "files_unchanged"), number(&told, "files"));
+    assert_eq!(before, inodes(&case.dst.0));
+    assert_eq!(kept(&tree.0), kept(&case.dst.path("new")));
+
+    tree.append("text", "more");
+    tree.file("sub/new", "new");
+    let done = case.copy(&["-a", "--json"], "tree/", "new");
+    let told = done.succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged") + 2, number(&told, "files"));
+    assert_same(&tree.0, case.dst.path("new"), Also::HardLinks);
+    assert_eq!(kept(&tree.0), kept(&case.dst.path("new")));
+}
+
+fn metadata_of_unchanged_files_is_corrected_without_their_content(case: &Case) {
+    let tree = case.src.dir("tree");
+    if !with_all_metadata(&tree) {
+        return skip("root, and a file system with all attributes");
+    }
+    case.copy(&["-a"], "tree", "").succeeds();
+    let before = inodes(&case.dst.0);
+    for (path, mode) in [
+        ("small", 0o2751),
+        ("text", 0o600),
+        ("sub/deeper/file", 0o444),
+    ] {
+        tree.mode(path, mode);
+    }
+    for (path, owner) in [("many chunks", 77), ("sub/fifo", 78), ("empty dir", 79)] {
+        chown(tree.path(path), Some(owner), Some(owner)).expect("change the owner");
+    }
+    lchown(tree.path("link to dir"), Some(80), Some(80)).expect("change the owner");
+    xattr::remove(tree.path("small"), "user.note").expect("remove an attribute");
+    xattr::remove(tree.path("sub"), LIST).expect("remove a list");
+    xattr::set(tree.path("empty"), LIST, &list(7, 7)).expect("set a list");
+    xattr::set(tree.path("many chunks"), "user.long", b"short").expect("set an attribute");
+    let done = case.copy(&["-a", "--json"], "tree", "");
+    let told = done.succeeds().stdout_text();
+    assert_eq!(number(&told, "wire_bytes"), 0, "{told}");
+    assert_eq!(before, inodes(&case.dst.0));
+    assert_eq!(kept(&tree.0), kept(&case.dst.path("tree")));
+}
+
+fn size_and_time_decide_to_the_nanosecond(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    for (name, len) in [("small", 3), ("big", 3 * MIB)] {
+        tree.file(name, noise(1, len));
+        there.file(name, noise(2, len));
+        for dir in [&tree, &there] {
+            dir.time(name, 1_500_000_000, 123_456_789);
+        }
+    }
+    let are_new = || {
+        let is_new = |name: &str| there.read(name) == tree.read(name);
+        (is_new("small"), is_new("big"))
+    };
+    for flags in [&["-a"][..], &["-rt"], &["-rp", "--size-only"]] {
+        case.copy(flags, "tree", "").succeeds();
+        assert_eq!(are_new(), (false, false), "{flags:?}");
+    }
+    let set_back = || {
+        for (name, len) in [("small", 3), ("big", 3 * MIB)] {
+            there.file(name, noise(2, len));
+            there.time(name, 1_500_000_000, 123_456_789);
+        }
+    };
+    for flags in [&["-rp"][..], &["-aI"], &["-a", "--no-times"], &["-r"]] {
+        case.copy(flags, "tree", "").succeeds();
+        assert_eq!(are_new(), (true, true), "{flags:?}");
+        set_back();
+    }
+    for name in ["small", "big"] {
+        tree.time(name, 1_500_000_000, 123_456_788);
+    }
+    case.copy(&["-a"], "tree", "").succeeds();
+    assert_eq!(are_new(), (true, true));
+}
+
+fn update_existing_and_ignore_existing_leave_files_alone(case: &Case) {
+    let tree = case.src.dir("tree");
+    let there = case.dst.dir("tree");
+    for (name, here_at, there_at) in [("newer", 5, 6), ("older", 5, 4), ("same", 5, 5)] {
+        for (path, len) in [(name.to_owned(), 9), (format!("big {name}"), 2 * MIB)] {
+            tree.file(&path, noise(1, len));
+            tree.time(&path, here_at, 0);
+            there.file(&path, noise(2, len - 1));
+            there.time(&path, there_at, 0);
+        }
+    }
+    tree.file("new", "new");
+    tree.file("newdir/inside/file", "new");
+    tree.file("newdir/big", noise(3, 2 * MIB));
+    tree.link("link", "new");
+    there.dir("also here");
+    let names_that_are_new = || {
+        let names = there.names().into_iter();
+        let is_new = |name: &String| {
+            let (here, there) = (tree.path(name), there.path(name));
+            here.is_file() && fs::read(here).ok() == fs::read(there).ok()
+        };
+        names.filter(is_new).collect::<Vec<_>>()
+    };
+    let done = case.copy(
+        &["-r", "--existing", "--ignore-existing", "--json"],
+        "tree",
+        "",
+    );
+    let told = done.succeeds().stdout_text();
+    assert_eq!(names_that_are_new(), [""; 0]);
+    assert_eq!((number(&told, "files"), number(&told, "bytes")), (0, 0));
+    assert!(!there.has("newdir") && !there.has("link"));
+
+    case.copy(&["-ru", "--existing"], "tree", "").succeeds();
+    let updated = ["big older", "big same", "older", "same"];
+    assert_eq!(names_that_are_new(), updated);
+    assert!(!there.has("newdir") && !there.has("link"));
+
+    let done = case.copy(&["-r", "--ignore-existing", "--summary"], "tree", "");
+    done.succeeds().says("6 entries not copied");
+    assert_eq!(
+        names_that_are_new(),
+        ["big older", "big same", "link", "new", "older", "same"]
+    );
+    assert_same(tree.path("newdir"), there.path("newdir"), Also::Nothing);
+    let left = noise(2, 8);
+    assert_eq!(there.read("newer"), left);
+}
+
+fn what_may_not_be_kept_is_counted(case: &Case) {
+    let tree = case.src.dir("tree");
+    if !with_all_metadata(&tree) {
+        return skip("root, and a file system with all attributes");
+    }
+    let powers = "-chown,-mknod,-setfcap,-sys_admin";
+    let run = case.copying(&["-a", "--json"], "tree", "");
+    let done = run.under([
+        "setpriv".to_owned(),
+        format!("--bounding-set={powers}"),
+        format!("--inh-caps={powers}"),
+    ]);
+    let done = done.run();
+    let told = done.succeeds().stdout_text();
+    for (key, count) in [
+        ("owners", 5),
+        ("groups", 4),
+        ("acls", 0),
+        ("xattrs", 1),
+        ("devices", 1),
+    ] {
+        assert_eq!(number(&told, key), count, "{key}: {told}");
+    }
+    done.says("owners of 5 files were not kept")
+        .says("1 device was not made");
+    assert_same_but_for_the_device(&tree, &case.dst.dir("tree"));
+}
+
+fn assert_same_but_for_the_device(tree: &Dir, there: &Dir) {
+    fs::remove_file(tree.path("null")).expect("remove the device");
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+}
+
+fn each_kind_of_metadata_can_be_left_out(case: &Case) {
+    let tree = case.src.dir("tree");
+    if !with_all_metadata(&tree) {
+        return skip("root, and a file system with all attributes");
+    }
+    let flags = [
+        "-a",
+        "--no-owner",
+        "--no-group",
+        "--no-acls",
+        "--no-xattrs",
+        "--no-devices",
+        "--no-specials",
+        "--omit-dir-times",
+    ];
+    case.copy(&flags, "tree", "bare").succeeds();
+    let all = kept(&tree.0);
+    let bare = kept(&case.dst.path("bare"));
+    for special in ["null", "s", "sub/fifo"] {
+        assert!(!bare.contains_key(Path::new(special)), "{special}");
+    }
+    for (path, bare) in &bare {
+        assert!(
+            bare.attributes.is_empty() && bare.owner == (0, 0),
+            "{path:?}"
+        );
+        assert_ne!(
+            bare.time == all[path].time,
+            path.as_os_str() == "sub",
+            "{path:?}"
+        );
+    }
+    // One alone.
+    case.copy(&["-r", "--owner"], "tree", "owner").succeeds();
+    let owner = kept(&case.dst.path("owner"));
+    let text = &owner[Path::new("text")];
+    assert_eq!((text.owner, text.attributes.len()), ((1234, 0), 0));
+    case.copy(&["-r", "--xattrs"], "tree", "xattrs").succeeds();
+    let xattrs = kept(&case.dst.path("xattrs"));
+    assert_eq!(xattrs[Path::new("text")].owner, (0, 0));
+    assert_eq!(
+        xattrs[Path::new("text")].attributes,
+        all[Path::new("text")].attributes
+    );
+    assert_eq!(xattrs[Path::new("many chunks")].attributes.len(), 2);
+}
+
+fn an_unchanged_file_needs_no_space(case: &Case) {
+    case.src.file("tree/big", noise(1, 6 * MIB));
+    let at = case.dst.dir("full");
+    let Some(_disk) = Mounted::small(&at.0, 10 << 20) else {
+        return skip("a mount");
+    };
+    case.copy(&["-a"], "tree", "full").succeeds();
+    case.src.file("tree/small", "small");
+    case.copy(&["-a"], "tree", "full").succeeds();
+    assert_same(case.src.path("tree"), at.path("tree"), Also::Nothing);
+    case.copy(&["-aI"], "tree", "full")
+        .exits(8)
+        .says("no space left");
+}
+
+/// exFAT keeps times in steps of 10 ms, or of 2 s.
+fn a_file_system_with_coarse_times_has_no_changed_files(case: &Case) {
+    let tree = case.src.dir("tree");
+    for seconds in [1_500_000_000, 1_500_000_001] {
+        let name = format!("at {seconds}");
+        tree.file(&name, &name);
+        tree.time(&name, seconds, 999_999_999);
+    }
+    let at = case.dst.dir("exfat");
+    let Some(_disk) = Mounted::caseless(case, &at.0) else {
+        return skip("an exFAT file system");
+    };
+    let flags = ["-rt", "--json"];
+    case.copy(&flags, "tree", "exfat").succeeds();
+    let told = case.copy(&flags, "tree", "exfat").succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 2, "{told}");
+    tree.time("at 1500000000", 1_500_000_002, 0);
+    let told = case.copy(&flags, "tree", "exfat").succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 1, "{told}");
+}
+
+fn a_list_of_digests_reads_all_files(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("small", "small");
+    tree.file("big", noise(1, 3 * MIB));
+    case.copy(&["-a"], "tree", "").succeeds();
+    let list = case.scratch.path("list");
+    let flags = ["-a", "--json", "--digests", list.to_str().expect("text")];
+    let told = case.copy(&flags, "tree", "").succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 0, "{told}");
+    let list = fs::read_to_string(list).expect("read the list");
+    assert_eq!(list.lines().count(), 2, "{list}");
+}
