@@ -6,6 +6,7 @@
 //! directories than it may hold open. The reopened directory must have the same inode.
 
 pub mod acl;
+pub mod attributes;
 mod confine;
 pub mod home;
 pub mod open_files;

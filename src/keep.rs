@@ -120,6 +120,11 @@ pub struct Update {
 }
 
 impl Update {
+    /// True if whole directories can be found unchanged.
+    pub fn sums_up(&self) -> bool {
+        self.unchanged_by != UnchangedBy::Nothing
+    }
+
     /// True if the receiver may leave files as they are, so that it is asked before they are sent.
     pub fn asks(&self) -> bool {
         *self != Update::default()

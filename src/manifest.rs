@@ -9,6 +9,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::byte_strings;
+use crate::digest::Digest;
+use crate::keep::Keep;
 
 /// Numbered per session without gaps, in walk order, from 1. A parent's number is lower than its
 /// children's.
@@ -343,6 +345,55 @@ impl Entry {
     /// True if the file was recently written, by its host's clock.
     pub fn is_young(&self) -> bool {
         self.has(YOUNG)
+    }
+
+    /// A keyed hash of everything about the entry that `keep` says, but not of its place in a tree or
+    /// on a disk. Both ends compute it; equal sums mean that there is nothing to copy. A file's
+    /// content is represented by its size and, with `has_time`, its modification time.
+    pub fn sum(&self, key: &Digest, keep: &Keep, has_time: bool) -> Digest {
+        let mut hasher = blake3::Hasher::new_keyed(key);
+        let mut part = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        part(self.name.as_bytes());
+        let (kind, text, number): (u8, &[u8], u64) = match &self.kind {
+            EntryKind::File => (0, &[], self.size),
+            EntryKind::Directory => (1, &[], 0),
+            EntryKind::Symlink(text) => (2, text, 0),
+            EntryKind::HardLink(first) => (3, &[], *first),
+            EntryKind::Pipe => (4, &[], 0),
+            EntryKind::Special(special) => {
+                let device = if special.is_device() { self.rdev } else { 0 };
+                (5 + *special as u8, &[], device)
+            }
+        };
+        part(&[kind]);
+        part(text);
+        part(&number.to_le_bytes());
+        if has_time {
+            part(&self.mtime.s.to_le_bytes());
+            part(&self.mtime.ns.to_le_bytes());
+        }
+        if keep.perms && kind != 2 {
+            part(&self.mode.to_le_bytes());
+        }
+        for (is_kept, name, id) in [
+            (keep.owner, &self.user, self.uid),
+            (keep.group, &self.group, self.gid),
+        ] {
+            match (is_kept, name.is_empty() || keep.numeric_ids) {
+                (false, _) => {}
+                (true, false) => part(name),
+                (true, true) => part(&id.to_le_bytes()),
+            }
+        }
+        if keep.has_attributes() {
+            let held = |extension: &&Extension| extension.tag == ATTRIBUTES;
+            let held = self.extensions.iter().find(held);
+            part(held.map_or(&[], |held| &held.bytes));
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// Its extended attributes, sorted by name. None for those of a peer that are malformed or more

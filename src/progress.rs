@@ -316,9 +316,14 @@ impl Progress {
 
     /// Counts an existing file of `size` bytes that is unchanged, by its size and time.
     pub fn add_unchanged(&self, size: u64) {
-        self.add_files(1);
-        self.add_skipped(size);
-        self.session.unchanged.fetch_add(1, Relaxed);
+        self.add_unchanged_files(1, size);
+    }
+
+    /// Counts unchanged files of `bytes` together.
+    pub fn add_unchanged_files(&self, files: u64, bytes: u64) {
+        self.add_files(files);
+        self.add_skipped(bytes);
+        self.session.unchanged.fetch_add(files, Relaxed);
     }
 
     /// Counts unchanged and other files that a receiver leaves as they are. Their bytes are in the

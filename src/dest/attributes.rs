@@ -17,15 +17,10 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{EntrySlot, Rules};
+use crate::dir::attributes::read;
 use crate::error::{Error, Result, Side};
-use crate::keep::{NotKept, is_acl};
+use crate::keep::{Keep, NotKept, is_acl};
 use crate::manifest::{Attribute, Entry};
-
-/// The longest list of names and the longest value on Linux, in bytes.
-const LEN_MAX: usize = 64 << 10;
-
-/// Room for most lists and values, in bytes.
-const USUAL_LEN: usize = 512;
 
 /// An entry at the destination whose metadata is set.
 pub(super) enum Marked<'a> {
@@ -91,13 +86,14 @@ impl<'a> Marked<'a> {
         }
     }
 
-    /// The attributes that the rules are about, sorted.
-    pub(super) fn attributes(&self, rules: &Rules) -> rustix::io::Result<Vec<Attribute>> {
-        read(
-            rules,
+    /// The attributes that are kept, sorted.
+    fn attributes(&self, keep: &Keep) -> rustix::io::Result<Vec<Attribute>> {
+        let (attributes, failed) = read(
+            keep,
             |room| self.list(room),
             |name, room| self.get(name, room),
-        )
+        );
+        failed.map_or(Ok(attributes), Err)
     }
 }
 
@@ -117,7 +113,7 @@ pub(super) fn give_before_mode(
         return Ok(());
     }
     let wanted = wanted(slot, entry, rules)?;
-    let present = match marked.attributes(rules) {
+    let present = match marked.attributes(&rules.keep) {
         Ok(present) => present,
         Err(cause) => return unless_not_kept(slot, cause, rules, &wanted, |_| true),
     };
@@ -221,49 +217,6 @@ pub(super) fn difference<'a>(
     (gone, new)
 }
 
-/// Reads the attributes that the rules are about.
-pub(super) fn read(
-    rules: &Rules,
-    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
-    get: impl Fn(&str, &mut [u8]) -> rustix::io::Result<usize>,
-) -> rustix::io::Result<Vec<Attribute>> {
-    let names = match whole(list) {
-        Ok(names) => names,
-        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
-        Err(cause) => return Err(cause),
-    };
-    let mut attributes = Vec::new();
-    for name in names.split(|&byte| byte == 0) {
-        if !rules.keep.takes(name) || !is_text(name) {
-            continue;
-        }
-        let value = match whole(|room| get(std::str::from_utf8(name).unwrap_or_default(), room)) {
-            Ok(value) => value,
-            Err(Errno::NODATA) => continue,
-            Err(cause) => return Err(cause),
-        };
-        let name = name.to_vec();
-        attributes.push(Attribute { name, value });
-    }
-    attributes.sort();
-    Ok(attributes)
-}
-
-/// Calls `get` with a buffer that is large enough.
-fn whole(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut usual = [0; USUAL_LEN];
-    match get(&mut usual) {
-        Ok(len) => Ok(usual[..len.min(USUAL_LEN)].to_vec()),
-        Err(Errno::RANGE) => {
-            let mut room = vec![0; LEN_MAX];
-            let len = get(&mut room)?;
-            room.truncate(len);
-            Ok(room)
-        }
-        Err(cause) => Err(cause),
-    }
-}
-
 fn set(
     marked: &Marked<'_>,
     slot: &EntrySlot,
@@ -344,7 +297,7 @@ fn is_text(name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok()
 }
 
-/// The name for a system call; [`wanted`] and [`read`] leave out names that are not UTF-8.
+/// The name for a system call; names that are not UTF-8 are left out before.
 fn text(attribute: &Attribute) -> &str {
     std::str::from_utf8(&attribute.name).unwrap_or_default()
 }

@@ -137,6 +137,11 @@ impl Directory {
         self.restore = if made { None } else { restore.or(self.restore) };
     }
 
+    /// The directory, if it may have content that is older than the copy.
+    pub fn with_content(&self) -> Option<&Arc<Dir>> {
+        (!self.fresh).then_some(&self.dir)
+    }
+
     /// The slot of a child.
     pub fn slot(&self, name: Name) -> EntrySlot {
         EntrySlot {

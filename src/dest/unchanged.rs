@@ -12,6 +12,7 @@ use rustix::fs::{
 use super::attributes::{self, Marked};
 use super::{EntrySlot, ExistingEntry, Rules, times_of};
 use crate::dir::acl::{self, mode_without_list};
+use crate::dir::attributes::read;
 use crate::error::Result;
 use crate::keep::{ACCESS_LIST, UnchangedBy};
 use crate::manifest::{Entry, EntryKind, Timestamp, file_type};
@@ -183,15 +184,15 @@ fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result
         let list = |room: &mut [u8]| lgetxattr(&path, acl::ACCESS, room);
         return Ok(!is_same_mode(mode_without_list(old.st_mode, list)));
     }
-    let present = attributes::read(
-        rules,
+    let (present, failed) = read(
+        keep,
         |room| llistxattr(&path, room),
         |name, room| lgetxattr(&path, name, room),
     );
     // What cannot be read is set again, which shows whether it can be kept.
-    let Ok(present) = present else {
+    if failed.is_some() {
         return Ok(true);
-    };
+    }
     let wanted = attributes::wanted(slot, entry, rules)?;
     let has_list = present.iter().any(|one| one.name == ACCESS_LIST.as_bytes());
     let mode = match has_list {

@@ -37,6 +37,7 @@ mod restored;
 pub mod resume;
 mod root_table;
 mod roots;
+mod sums;
 pub mod verify;
 pub mod worker;
 

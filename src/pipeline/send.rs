@@ -15,6 +15,7 @@ pub mod plan;
 pub mod read;
 pub mod report;
 pub mod scheduler;
+pub(super) mod sums;
 pub mod walk;
 mod worker;
 

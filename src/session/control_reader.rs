@@ -189,6 +189,10 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Special(_)
         | Message::Unlinked(_)
         | Message::NotKept(_)
+        | Message::SumUp(_)
+        | Message::DirectorySums(_)
+        | Message::EntrySums(_)
+        | Message::Summed(_)
         | Message::Checked(_) => true,
         Message::Open(_)
         | Message::Secret(_)

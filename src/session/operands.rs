@@ -109,6 +109,7 @@ fn walk_options(options: &CopyOptions) -> WalkOptions {
         selector: options.selector.clone(),
         keep: options.keep,
         compares_modes: options.update.asks(),
+        holds: options.update.sums_up() && !options.digests && !options.fsync,
     }
 }
 

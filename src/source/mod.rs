@@ -26,7 +26,7 @@ pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
 pub use scan::scan;
-pub use walk::{Step, Walk, WalkOptions, root_id};
+pub use walk::{EntryNumbers, Step, Walk, WalkOptions, root_id};
 
 /// The data that a copy sends.
 pub enum Sources {

@@ -35,6 +35,7 @@ pub fn scan(
             ..Keep::default()
         },
         compares_modes: false,
+        holds: false,
         ..options.clone()
     };
     for step in Walk::new(roots.to_vec(), options, handles) {

@@ -26,7 +26,8 @@ use crate::selection::Selection;
 use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use entries::{
-    Ack, AllSent, EntryEnd, FileDigest, Missing, RANGES_MAX, Roots, RootsResolved, Want, WantKind,
+    Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, Roots,
+    RootsResolved, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
 };
 pub use fault::Fault;
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
@@ -128,6 +129,11 @@ messages! {
     33 => Select(Selection),
     // Follows these messages of a client whose hello says so.
     34 => Archive(Archive),
+    // The receiver's key for sums of directories. Sent before `Landed` if a destination exists.
+    35 => SumUp(Digest),
+    36 => DirectorySums(Vec<DirectorySum>),
+    37 => EntrySums(EntrySums),
+    38 => Summed(SumsAnswer),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -153,6 +153,8 @@ impl<'a> Exchange<'a> {
                 RelayStep::Pass(Message::Entries(entries))
             }
             message @ (Message::Ask(_)
+            | Message::DirectorySums(_)
+            | Message::EntrySums(_)
             | Message::EntryEnd(_)
             | Message::AllSent(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
@@ -235,7 +237,12 @@ impl<'a> Exchange<'a> {
                 self.client.progress.not_kept().add(&some);
                 RelayStep::Taken
             }
-            message @ (Message::Ack(_)
+            Message::Summed(answer) => {
+                self.client.progress.add_left_elsewhere(answer.files, 0);
+                RelayStep::Pass(Message::Summed(answer))
+            }
+            message @ (Message::SumUp(_)
+            | Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),

@@ -33,6 +33,8 @@ pub struct Entries {
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
+    /// The key for sums of directories, if they are compared.
+    pub(super) sum_key: OnceLock<Digest>,
     /// Ensures that no entry gets the journal's name.
     pub(super) journal_name: OnceLock<JournalName>,
     journal_sync: JournalSync,
@@ -47,6 +49,7 @@ impl Entries {
             owners: Owners::default(),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
+            sum_key: OnceLock::new(),
             journal_name: OnceLock::new(),
             journal_sync: JournalSync::default(),
         }

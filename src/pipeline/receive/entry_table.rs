@@ -173,6 +173,18 @@ impl EntryTable {
         self.accounted.contains(id)
     }
 
+    /// A directory that may have unchanged files; None inside if it has none, because the copy made
+    /// it or could not make it. None if it is not open.
+    pub fn comparable(&self, id: EntryId) -> Option<Option<Arc<crate::dir::Dir>>> {
+        let directory = &self.directories.get(&id)?.directory;
+        Some(
+            directory
+                .as_ref()
+                .and_then(Directory::with_content)
+                .cloned(),
+        )
+    }
+
     /// Adds a directory that was made, or could not be made. In both cases it is accounted for.
     pub fn add_directory(
         &mut self,

@@ -6,6 +6,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::destination::CopyDestination;
 use super::entries::Entries;
 use super::entry_table::Location;
@@ -14,6 +16,7 @@ use super::jobs::Job;
 use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
+use super::sums::OwnSums;
 use crate::dest::{self, Directory, EntrySlot, SinkSpec, Standing};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
@@ -26,7 +29,9 @@ use crate::pipeline::receive::Receiver;
 use crate::pipeline::send::pipe::begun_before;
 use crate::progress::Phase;
 use crate::units::printable;
-use crate::wire::message::{AllSent, ByteRange, EntryEnd, Fault, Message, Want, WantKind};
+use crate::wire::message::{
+    AllSent, ByteRange, EntryEnd, Fault, Message, SumsAnswer, Want, WantKind,
+};
 
 /// Places entries at `destination`, until the receiver's queue of messages is closed.
 pub fn run(receiver: &Receiver, destination: &CopyDestination) {
@@ -34,6 +39,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
         receiver,
         destination,
         handles: Arc::new(Handles::default()),
+        sums: Mutex::default(),
     };
     receiver.messages.take_all(|message| {
         if !receiver.context.is_ending() {
@@ -47,6 +53,8 @@ struct EntryWriter<'a> {
     destination: &'a CopyDestination,
     /// The directories that are open.
     handles: Arc<Handles>,
+    /// The sums of existing directories, once they were asked for.
+    sums: Mutex<Option<OwnSums>>,
 }
 
 impl EntryWriter<'_> {
@@ -65,6 +73,10 @@ impl EntryWriter<'_> {
             }
             Message::Entries(entries) => self.announced(entries),
             Message::Ask(entries) => self.asked(entries),
+            Message::DirectorySums(sums) => sums
+                .iter()
+                .for_each(|sum| self.compare(|own| own.whole(self.entries(), sum))),
+            Message::EntrySums(sums) => self.compare(|own| own.some(self.entries(), &sums)),
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| self.entry_end(end)),
             Message::Fault(fault) => self.sender_failed(fault),
             Message::Vanished(fault) if self.context().options.live => self.vanished(fault),
@@ -117,6 +129,18 @@ impl EntryWriter<'_> {
             return self.breach("more entries at once than allowed");
         }
         self.unpark();
+    }
+
+    /// Answers which entries of a directory exist unchanged.
+    fn compare(&self, ask: impl FnOnce(&mut OwnSums) -> Option<SumsAnswer>) {
+        let Some(key) = self.entries().sum_key.get() else {
+            return self.breach("sums that it was not asked for");
+        };
+        let mut sums = self.sums.lock();
+        match ask(sums.get_or_insert_with(|| OwnSums::new(*key))) {
+            Some(answer) => self.context().say(Message::Summed(answer)),
+            None => self.breach("sums of a directory that was not announced"),
+        }
     }
 
     /// Answers which of these small files exist already.

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
+use rustix::rand::GetRandomFlags;
 
 use super::destination::{CopyDestination, To};
 use super::entries::Entries;
@@ -66,9 +67,20 @@ impl Entries {
         if let Some(list) = &self.context().digests {
             list.set_landed(names.clone());
         }
+        let exists = targets.iter().any(|target| target.existed);
         self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
-        let resumes = self.rules.update.asks() || self.journal().is_some_and(Journal::has_finished);
+        if exists && self.compares_sums() {
+            let mut key = [0; 32];
+            // Without random bytes nothing is compared by sums.
+            if rustix::rand::getrandom(&mut key, GetRandomFlags::empty()) == Ok(key.len()) {
+                // Roots land once, so it was not set before.
+                let _ = self.sum_key.set(key);
+                self.context().say(Message::SumUp(key));
+            }
+        }
+        let asks = exists && self.rules.update.asks();
+        let resumes = asks || self.journal().is_some_and(Journal::has_finished);
         self.context().say(Message::Landed(RootsResolved {
             names,
             resumes,
@@ -76,6 +88,15 @@ impl Entries {
             window: self.context().budget.window() as u32,
         }));
         Ok(())
+    }
+
+    /// True if directories are compared by sums. A key that may only write must not learn what
+    /// exists; a list of digests needs all content; and with `--fsync` each file is synced.
+    fn compares_sums(&self) -> bool {
+        let context = self.context();
+        let lists = context.digests.is_some() || context.options.digests;
+        let rules = &self.rules;
+        rules.update.sums_up() && !rules.blind && !rules.fsync && !lists
     }
 
     /// Opens the journal, which is the lock of this destination. If no journal is possible, the

@@ -108,6 +108,12 @@ impl SendControl {
                 .for_each(|chunk| self.scheduler.nacked(chunk)),
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
+            Message::SumUp(key) if self.scheduler.landed().is_none() => self.scheduler.sum_up(key),
+            Message::Summed(answer) => {
+                if !self.scheduler.add_sums_answer(answer) {
+                    return Err(UnexpectedMessage("answers that it was not asked for"));
+                }
+            }
             Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),

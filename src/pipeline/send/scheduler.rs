@@ -33,12 +33,17 @@ use ready::{NextStep, NextTerms, ReadyChunks};
 
 use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
+use crate::wire::message::SumsAnswer;
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
+
+/// Most answers about sums that wait for the walk.
+const SUMS_ANSWERS_MAX: usize = 1 << 15;
 
 /// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
@@ -63,6 +68,10 @@ struct SchedulerState {
     planned: bool,
     /// How small files are sent; None until the receiver says where everything lands.
     landed: Option<SmallFileMode>,
+    /// The receiver's key for sums of directories, if it compares them.
+    sum_key: Option<Digest>,
+    /// Its answers, until the walk takes them.
+    sums_answers: Vec<SumsAnswer>,
     /// How far ahead of the first unacknowledged chunk another may begin. Applies to pipes, and to
     /// all chunks if they leave the receiver in order.
     window: u64,
@@ -142,6 +151,32 @@ impl Scheduler {
 
     pub fn wait_landed(&self) -> Result<(), Ended> {
         self.wait_until(|state| state.landed.is_some()).map(|_| ())
+    }
+
+    /// The receiver compares sums of directories. Called before [`start`](Scheduler::start).
+    pub fn sum_up(&self, key: Digest) {
+        self.state.lock().sum_key = Some(key);
+    }
+
+    pub fn sum_key(&self) -> Option<Digest> {
+        self.state.lock().sum_key
+    }
+
+    /// Adds an answer about sums. False if there are more than any walk has asked for.
+    pub fn add_sums_answer(&self, answer: SumsAnswer) -> bool {
+        let mut state = self.state.lock();
+        let has_room = state.sums_answers.len() < SUMS_ANSWERS_MAX;
+        state.sums_answers.push(answer);
+        drop(state);
+        self.changed.wake_all();
+        has_room
+    }
+
+    /// Takes the answers about sums that have come. If `waits`, waits until there is one.
+    pub fn take_sums_answers(&self, waits: bool) -> Result<Vec<SumsAnswer>, Ended> {
+        let is_ready = |state: &SchedulerState| !waits || !state.sums_answers.is_empty();
+        let mut state = self.wait_until(is_ready)?;
+        Ok(std::mem::take(&mut state.sums_answers))
     }
 
     /// Sets the tuner's decisions: how many chunks may be unacknowledged, up to [`UNACKED_MAX`],

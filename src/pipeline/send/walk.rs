@@ -7,18 +7,22 @@ use std::sync::Arc;
 
 use super::plan::{PackMember, SendPipe};
 use super::scheduler::{Ended, SmallFileMode};
+use super::sums::{Compared, HeldEntries, SumTerms};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::dir::Dir;
-use crate::keep::NotKept;
+use crate::error::{Error, Side};
+use crate::keep::{NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
-use crate::source::{FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id};
-use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message, entry_weight};
+use crate::source::{
+    EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
+};
+use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message, SumsAnswer, entry_weight};
 
 /// Directories, links and special files in one message, and about how many bytes they may take.
 const BATCH_MAX: usize = 64;
@@ -55,6 +59,10 @@ struct SourceWalk<'a> {
     /// The copy has one operand only.
     alone: bool,
     unsized_files: UnsizedFiles,
+    /// The numbers of entries, which the walk takes too.
+    numbers: Option<EntryNumbers>,
+    /// Entries that the receiver may have. None until the receiver has said whether it compares.
+    held: Option<HeldEntries>,
 }
 
 /// Small files on their way into packs. If an earlier run may have finished some of them, the
@@ -100,11 +108,17 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Pipe(_) => true,
         },
         unsized_files: UnsizedFiles::default(),
+        numbers: match &sources {
+            Sources::Files(walk) => Some(walk.numbers()),
+            Sources::Pipe(_) => None,
+        },
+        held: None,
     };
     match sources {
         Sources::Files(mut walk) => {
             sender.scheduler.begin_walk(root_id(walk.named()));
             walk.by_ref().try_for_each(|step| planner.step(step))?;
+            planner.finish_held()?;
             planner.tell_unlinked(walk.unlinked())?;
             planner.tell_unread(walk.unread_attributes())?;
         }
@@ -137,13 +151,19 @@ impl SourceWalk<'_> {
     fn step(&mut self, step: Step) -> Result<(), Ended> {
         match step {
             Step::Entry(found) => self.entry(found),
+            Step::Unnumbered(found) => self.unnumbered(found),
             Step::EndDirectory { id, children } => {
-                self.ends.push(EntryEnd {
-                    entry: id,
-                    length: children,
-                    root: None,
-                });
-                self.flush_full()
+                let end = match &mut self.held {
+                    Some(held) => held.leave(id, children),
+                    None => Some(EntryEnd {
+                        entry: id,
+                        length: children,
+                        root: None,
+                    }),
+                };
+                self.ends.extend(end);
+                self.flush_full()?;
+                self.compare(false)
             }
             Step::LeftOut if self.sender.context.is_ending() => Err(Ended),
             Step::LeftOut => Ok(()),
@@ -158,6 +178,94 @@ impl SourceWalk<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Handles an entry that the receiver may have unchanged.
+    fn unnumbered(&mut self, found: FoundFile) -> Result<(), Ended> {
+        if self.held.is_none() {
+            self.wait_landed()?;
+            let update = &self.sender.context.options.update;
+            let terms = |key| SumTerms {
+                key,
+                keep: self.sender.context.options.keep,
+                has_time: update.unchanged_by == UnchangedBy::SizeAndTime
+                    || self.sender.context.options.keep.times,
+            };
+            self.held = Some(HeldEntries::new(self.sender.scheduler.sum_key().map(terms)));
+        }
+        let Some(held) = &mut self.held else {
+            return Ok(());
+        };
+        if held.terms.is_none() {
+            held.announced(found.entry.parent);
+            return self.numbered(found);
+        }
+        held.hold(found);
+        self.compare(false)
+    }
+
+    /// Announces an entry that the walk has not numbered.
+    fn numbered(&mut self, mut found: FoundFile) -> Result<(), Ended> {
+        let number = self.numbers.as_ref().map(EntryNumbers::take);
+        found.entry.id = number.unwrap_or_default();
+        self.entry(found)
+    }
+
+    /// Sends questions about held entries, and announces those that differ. If `all`, does so until
+    /// nothing is held.
+    fn compare(&mut self, all: bool) -> Result<(), Ended> {
+        loop {
+            let Some(held) = &mut self.held else {
+                return Ok(());
+            };
+            let waits = held.is_full() || all && held.is_waiting();
+            if waits || held.has_many_questions() {
+                let (sums, entry_sums) = held.take_questions();
+                // A directory is announced before it is compared.
+                self.flush_entries()?;
+                let sums = (!sums.is_empty()).then_some(Message::DirectorySums(sums));
+                let entry_sums = entry_sums.into_iter().map(Message::EntrySums);
+                for message in sums.into_iter().chain(entry_sums) {
+                    self.sender.report.say_or_end(message)?;
+                }
+            }
+            let answers = self.sender.scheduler.take_sums_answers(waits)?;
+            for answer in answers {
+                self.compared(&answer)?;
+            }
+            if !waits {
+                return Ok(());
+            }
+        }
+    }
+
+    fn compared(&mut self, answer: &SumsAnswer) -> Result<(), Ended> {
+        let Some(Ok(compared)) = self.held.as_mut().map(|held| held.answered(answer)) else {
+            let what = "an answer that it was not asked for";
+            let breach = Error::breach(Side::Source, "the receiver", what);
+            self.sender.context.shutdown.end(breach);
+            return Err(Ended);
+        };
+        let Compared {
+            differ,
+            files,
+            bytes,
+            end,
+        } = compared;
+        self.sender
+            .context
+            .progress
+            .add_unchanged_files(files, bytes);
+        differ
+            .into_iter()
+            .try_for_each(|found| self.numbered(found))?;
+        self.ends.extend(end);
+        self.flush_full()
+    }
+
+    /// Compares everything that is held.
+    fn finish_held(&mut self) -> Result<(), Ended> {
+        self.compare(true)
     }
 
     fn entry(&mut self, found: FoundFile) -> Result<(), Ended> {
@@ -259,6 +367,7 @@ impl SourceWalk<'_> {
     fn link(&mut self, mut found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         let plans = &self.sender.scheduler;
         if !self.in_links {
+            self.finish_held()?;
             self.flush()?;
             plans.wait_idle()?;
             self.in_links = true;

@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{FileType, Stat, fgetxattr};
 
@@ -27,11 +29,12 @@ use crate::error::{Error, Kind, Side};
 use crate::keep::Keep;
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
 
-use super::attributes::{self, OwnerNames};
+use super::attributes;
 use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
+use crate::dir::attributes::OwnerNames;
 use crate::selection::Selector;
 use choice::WalkChoice;
 use level::Level;
@@ -48,6 +51,9 @@ const LEFT_OUT_EVERY: u64 = 1000;
 #[allow(clippy::large_enum_variant)]
 pub enum Step {
     Entry(FoundFile),
+    /// With [`WalkOptions::holds`], an entry without a number, which its directory does not count as
+    /// a child: anything in a tree but directories and files with several names.
+    Unnumbered(FoundFile),
     /// All `children` entries whose parent is `id` have been announced, or will be as hard links.
     EndDirectory {
         id: EntryId,
@@ -86,7 +92,8 @@ pub struct Walk {
     entering: Option<Entering>,
     levels: Vec<Level>,
     queued: VecDeque<Step>,
-    next_id: EntryId,
+    numbers: EntryNumbers,
+    holds: bool,
     first_names: FirstNames,
     further_names: FurtherNames,
     keep: Keep,
@@ -94,6 +101,20 @@ pub struct Walk {
     owner_names: OwnerNames,
     /// Number of entries with extended attributes that could not be read.
     unread_attributes: u64,
+}
+
+/// The numbers of entries, each given once.
+#[derive(Clone)]
+pub struct EntryNumbers(Arc<AtomicU64>);
+
+impl EntryNumbers {
+    fn from(first: EntryId) -> EntryNumbers {
+        EntryNumbers(Arc::new(AtomicU64::new(first)))
+    }
+
+    pub fn take(&self) -> EntryId {
+        self.0.fetch_add(1, Relaxed)
+    }
 }
 
 struct Entering {
@@ -112,6 +133,8 @@ pub struct WalkOptions {
     pub keep: Keep,
     /// The receiver compares modes of existing files, so a mode is what the destination would get.
     pub compares_modes: bool,
+    /// The caller holds entries back and gives them their numbers, from [`Walk::numbers`].
+    pub holds: bool,
 }
 
 impl Walk {
@@ -121,10 +144,12 @@ impl Walk {
             selector,
             keep,
             compares_modes,
+            holds,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
-            next_id: root_id(roots.len()),
+            numbers: EntryNumbers::from(root_id(roots.len())),
+            holds,
             first_names: FirstNames::new(roots.len() == 1 && !follow_links),
             is_confined,
             roots: roots.into_iter().enumerate(),
@@ -143,6 +168,11 @@ impl Walk {
             owner_names: OwnerNames::default(),
             unread_attributes: 0,
         }
+    }
+
+    /// The numbers of entries, which the walk takes too.
+    pub fn numbers(&self) -> EntryNumbers {
+        self.numbers.clone()
     }
 
     /// Number of named things that the walk has not reached yet.
@@ -283,6 +313,9 @@ impl Walk {
             FileType::RegularFile => self.file(spot, stat),
             FileType::Directory => self.directory(spot, stat),
             FileType::Symlink => match spot.link_text() {
+                Ok(text) if self.holds && spot.parent != NO_PARENT => {
+                    self.unnumbered(spot, EntryKind::Symlink(text), &stat);
+                }
                 Ok(text) => {
                     let id = self.number(&spot);
                     self.announce(id, spot, EntryKind::Symlink(text), &stat);
@@ -294,9 +327,13 @@ impl Walk {
                 self.announce(id, spot, EntryKind::Pipe, &stat);
             }
             other if self.takes_special(other) && spot.parent != NO_PARENT => {
-                let id = self.number(&spot);
                 let kind = SpecialFile::of(other).map(EntryKind::Special);
-                self.announce(id, spot, kind.expect("a special file"), &stat);
+                let kind = kind.expect("a special file");
+                if self.holds {
+                    return self.unnumbered(spot, kind, &stat);
+                }
+                let id = self.number(&spot);
+                self.announce(id, spot, kind, &stat);
             }
             other => {
                 let what = special(other).unwrap_or("of an unknown type");
@@ -323,6 +360,9 @@ impl Walk {
     }
 
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
+        if self.holds && stat.st_nlink == 1 && spot.parent != NO_PARENT {
+            return self.unnumbered(spot, EntryKind::File, &stat);
+        }
         if stat.st_nlink > 1
             && let Some((first, is_last)) = self.first_names.find(&stat)
         {
@@ -452,6 +492,11 @@ impl Walk {
         self.queued.push_back(Step::Entry(found));
     }
 
+    fn unnumbered(&mut self, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
+        let found = self.found(0, spot, kind, stat);
+        self.queued.push_back(Step::Unnumbered(found));
+    }
+
     /// An entry with all metadata that is kept.
     fn found(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) -> FoundFile {
         let keep = self.keep;
@@ -483,9 +528,7 @@ impl Walk {
     }
 
     fn take_id(&mut self) -> EntryId {
-        let id = self.next_id;
-        self.next_id += 1;
-        id
+        self.numbers.take()
     }
 
     fn fail(&mut self, kind: Kind, spot: &WalkSpot, what: &str) {

@@ -31,7 +31,7 @@ fn walked(roots: Vec<NamedSource>, follow_links: bool) -> Vec<String> {
         ..WalkOptions::default()
     };
     let lines = Walk::new(roots, options, Arc::default()).map(|step| match step {
-        Step::Entry(found) => {
+        Step::Entry(found) | Step::Unnumbered(found) => {
             let entry = &found.entry;
             assert!(entry.parent < entry.id);
             let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
@@ -209,7 +209,7 @@ fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
                 assert!(found.path().as_os_str().len() > 200 * DEPTH);
                 content = io::read_to_string(found.open(Changes::Told).unwrap().0).unwrap();
             }
-            Step::Entry(_) => directories += 1,
+            Step::Entry(_) | Step::Unnumbered(_) => directories += 1,
             Step::EndDirectory { .. } => {}
             Step::Failed(error) | Step::Special(error) => panic!("{error}"),
             Step::LeftOut => {}

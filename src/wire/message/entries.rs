@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::byte_strings;
 use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
 
@@ -59,6 +60,53 @@ pub enum WantKind {
 pub struct Want {
     pub entry: EntryId,
     pub kind: WantKind,
+}
+
+/// Everything in a directory but directories and files with several names, which are always
+/// announced: the number of entries, and the sum of the first halves of their keyed hashes
+/// ([`Entry::sum`](crate::manifest::Entry::sum)) as 128-bit numbers, wrapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectorySum {
+    pub directory: EntryId,
+    pub entries: u64,
+    pub sum: [u8; 16],
+}
+
+/// Most entries in [`EntrySums`].
+pub const SUMS_MAX: usize = 4096;
+
+/// Some entries of a directory whose sum differs, or that is large.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntrySums {
+    pub directory: EntryId,
+    /// From 0, for each directory.
+    pub part: u32,
+    /// The first 8 bytes of the hash of each entry, at most [`SUMS_MAX`] of them.
+    #[serde(with = "byte_strings")]
+    pub sums: Vec<u8>,
+}
+
+/// The answer to a [`DirectorySum`] or to [`EntrySums`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SumsAnswer {
+    pub directory: EntryId,
+    pub part: u32,
+    /// Number of files that are unchanged.
+    pub files: u64,
+    pub found: SumsFound,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SumsFound {
+    /// All entries are there, unchanged.
+    Same,
+    /// Some differ; the receiver asks for [`EntrySums`].
+    Differ,
+    /// No entry is there.
+    New,
+    /// One bit for each entry, the lowest bit of a byte first: set if the entry is not there or
+    /// differs.
+    Some(#[serde(with = "byte_strings")] Vec<u8>),
 }
 
 /// Ranges of a file that the receiver reported as present and later found damaged. The sender

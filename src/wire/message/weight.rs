@@ -5,7 +5,8 @@ use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
 
 use super::{
-    ByteRange, ConnectionFacts, FileDigest, Message, NumberRanges, Open, Role, Want, WantKind,
+    ByteRange, ConnectionFacts, FileDigest, Message, NumberRanges, Open, Role, SumsFound, Want,
+    WantKind,
 };
 
 impl Message {
@@ -46,6 +47,12 @@ impl Message {
                 let one = |file: &FileDigest| size_of::<FileDigest>() + file.path.len();
                 files.iter().map(one).sum()
             }
+            Message::DirectorySums(sums) => size_of_val(&sums[..]),
+            Message::EntrySums(sums) => sums.sums.len(),
+            Message::Summed(answer) => match &answer.found {
+                SumsFound::Some(bits) => bits.len(),
+                SumsFound::Same | SumsFound::Differ | SumsFound::New => 0,
+            },
             Message::Select(selection) => selection
                 .rules
                 .iter()
@@ -61,6 +68,7 @@ impl Message {
             | Message::Checked(_)
             | Message::Special(_)
             | Message::Unlinked(_)
+            | Message::SumUp(_)
             | Message::Archive(_)
             | Message::NotKept(_) => 0,
         };

@@ -1,0 +1,166 @@
+//! The receiver's side of sums: it computes those of its own directories and says which entries of
+//! the source are there, unchanged.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::entries::Entries;
+use crate::dest;
+use crate::digest::Digest;
+use crate::dir::Dir;
+use crate::dir::attributes::OwnerNames;
+use crate::keep::UnchangedBy;
+use crate::manifest::{EntryId, EntryKind};
+use crate::pipeline::send::sums::first_half;
+use crate::wire::message::{DirectorySum, EntrySums, SUMS_MAX, SumsAnswer, SumsFound};
+
+/// Bytes of an entry's short sum.
+const SHORT: usize = 8;
+
+/// Most entries of a directory whose short sums are kept, in some 40 MB. In a larger one nothing is
+/// found unchanged by its sum, so each file is compared by itself.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// The sums of the destination's directories.
+pub(super) struct OwnSums {
+    key: Digest,
+    names: OwnerNames,
+    /// The directory that was read last.
+    last: Option<(EntryId, EntriesThere)>,
+}
+
+/// What is in a directory.
+#[derive(Default)]
+struct EntriesThere {
+    entries: u64,
+    sum: u128,
+    /// By short sum, the size of a file; None for other entries.
+    short: HashMap<[u8; SHORT], Option<u64>>,
+}
+
+/// Number and bytes of files.
+#[derive(Clone, Copy, Default)]
+struct FileSum {
+    files: u64,
+    bytes: u64,
+}
+
+impl FileSum {
+    fn add(&mut self, size: Option<u64>) {
+        if let Some(size) = size {
+            self.files += 1;
+            self.bytes = self.bytes.saturating_add(size);
+        }
+    }
+}
+
+impl OwnSums {
+    pub(super) fn new(key: Digest) -> OwnSums {
+        OwnSums {
+            key,
+            names: OwnerNames::default(),
+            last: None,
+        }
+    }
+
+    /// Compares a whole directory; None if the sender may not ask about it.
+    pub(super) fn whole(&mut self, entries: &Entries, asked: &DirectorySum) -> Option<SumsAnswer> {
+        let there = match self.directory(entries, asked.directory)? {
+            There::Read(there) => there,
+            There::New => return Some(answer(asked.directory, 0, SumsFound::New)),
+        };
+        let is_same = there.entries == asked.entries && there.sum.to_le_bytes() == asked.sum;
+        if !is_same {
+            return Some(answer(asked.directory, 0, SumsFound::Differ));
+        }
+        let mut files = FileSum::default();
+        there.short.values().for_each(|size| files.add(*size));
+        Some(counted(
+            entries,
+            files,
+            answer(asked.directory, 0, SumsFound::Same),
+        ))
+    }
+
+    /// Compares some entries of a directory; None if the sender may not ask about it, or if the
+    /// question is malformed.
+    pub(super) fn some(&mut self, entries: &Entries, asked: &EntrySums) -> Option<SumsAnswer> {
+        let (sums, rest) = asked.sums.as_chunks::<SHORT>();
+        if !rest.is_empty() || sums.len() > SUMS_MAX {
+            return None;
+        }
+        let there = match self.directory(entries, asked.directory)? {
+            There::Read(there) => there,
+            There::New => return Some(answer(asked.directory, asked.part, SumsFound::New)),
+        };
+        let mut files = FileSum::default();
+        let mut bits = vec![0; sums.len().div_ceil(8)];
+        for (nth, sum) in sums.iter().enumerate() {
+            match there.short.get(sum) {
+                Some(size) => files.add(*size),
+                None => bits[nth / 8] |= 1 << (nth % 8),
+            }
+        }
+        let found = answer(asked.directory, asked.part, SumsFound::Some(bits));
+        Some(counted(entries, files, found))
+    }
+
+    /// The content of a directory, read now if it is not the last one.
+    fn directory(&mut self, entries: &Entries, id: EntryId) -> Option<There<'_>> {
+        let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);
+        if !is_last {
+            let Some(dir) = entries.table().comparable(id)? else {
+                return Some(There::New);
+            };
+            // A directory that cannot be read has nothing to compare; its files fail, or not, one
+            // by one.
+            let there = self.read(entries, &dir).unwrap_or_default();
+            self.last = Some((id, there));
+        }
+        let (_, there) = self.last.as_ref()?;
+        Some(There::Read(there))
+    }
+
+    fn read(&mut self, entries: &Entries, dir: &Arc<Dir>) -> std::io::Result<EntriesThere> {
+        let rules = &entries.rules;
+        let has_time = rules.update.unchanged_by == UnchangedBy::SizeAndTime || rules.keep.times;
+        let mut there = EntriesThere::default();
+        dest::entries_in(dir, rules, &mut self.names, |entry| {
+            there.entries += 1;
+            if there.short.len() >= ENTRIES_MAX {
+                return;
+            }
+            let sum = entry.sum(&self.key, &rules.keep, has_time);
+            there.sum = there.sum.wrapping_add(first_half(&sum));
+            let size = (entry.kind == EntryKind::File).then_some(entry.size);
+            let (short, _) = sum.split_at(SHORT);
+            there
+                .short
+                .insert(short.try_into().unwrap_or_default(), size);
+        })?;
+        Ok(there)
+    }
+}
+
+enum There<'a> {
+    Read(&'a EntriesThere),
+    /// The copy made the directory.
+    New,
+}
+
+fn answer(directory: EntryId, part: u32, found: SumsFound) -> SumsAnswer {
+    SumsAnswer {
+        directory,
+        part,
+        files: 0,
+        found,
+    }
+}
+
+/// Counts unchanged files at this end, and tells the other end their number.
+fn counted(entries: &Entries, files: FileSum, answer: SumsAnswer) -> SumsAnswer {
+    let FileSum { files, bytes } = files;
+    let progress = &entries.context().progress;
+    progress.add_unchanged_files(files, bytes);
+    SumsAnswer { files, ..answer }
+}

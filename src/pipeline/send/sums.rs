@@ -1,0 +1,259 @@
+//! Directories that the destination may have already. Their entries are held back and summed up; the
+//! receiver compares the sum with what it has, so an unchanged directory costs one sum on the wire
+//! and not one entry per file. Of a directory that differs, a short sum of each entry is sent, and
+//! only the entries that differ are announced.
+//!
+//! A large directory is compared in parts from the start, so that few entries are held back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::digest::Digest;
+use crate::keep::Keep;
+use crate::manifest::{EntryId, EntryKind};
+use crate::source::FoundFile;
+use crate::wire::message::{DirectorySum, EntryEnd, EntrySums, SUMS_MAX, SumsAnswer, SumsFound};
+
+/// Bytes of an entry's short sum.
+const SHORT: usize = 8;
+
+/// Most entries that are held back.
+const HELD_MAX: usize = 4 * SUMS_MAX;
+
+/// Most directories whose answers are awaited.
+const DIRECTORIES_MAX: usize = 4096;
+
+/// How the receiver compares, once it has said so.
+#[derive(Clone, Copy)]
+pub(super) struct SumTerms {
+    pub key: Digest,
+    pub keep: Keep,
+    pub has_time: bool,
+}
+
+/// Entries that are held back until the receiver has compared them.
+#[derive(Default)]
+pub(super) struct HeldEntries {
+    /// None: nothing is compared, and entries are announced at once.
+    pub terms: Option<SumTerms>,
+    directories: HashMap<EntryId, HeldDirectory>,
+    held: usize,
+    /// Sums to be sent.
+    sums: Vec<DirectorySum>,
+    entry_sums: Vec<EntrySums>,
+    /// Questions that are sent or to be sent, and not answered.
+    unanswered: usize,
+}
+
+#[derive(Default)]
+struct HeldDirectory {
+    /// Entries that are not summed up yet.
+    gathered: Vec<FoundFile>,
+    /// Parts that the receiver compares. A directory that is compared as a whole is part 0.
+    parts: BTreeMap<u32, Vec<FoundFile>>,
+    next_part: u32,
+    /// Number of held entries that turned out to differ, and so are announced.
+    announced: u64,
+    /// Number of its other children, once the walk has left it.
+    children: Option<u64>,
+}
+
+/// What follows from an answer.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// Entries to be announced.
+    pub differ: Vec<FoundFile>,
+    /// Number and bytes of unchanged files.
+    pub files: u64,
+    pub bytes: u64,
+    /// The end of a directory, to be sent after these entries.
+    pub end: Option<EntryEnd>,
+}
+
+/// The answer fits no question.
+pub(super) struct NotAsked;
+
+impl HeldEntries {
+    pub(super) fn new(terms: Option<SumTerms>) -> HeldEntries {
+        HeldEntries {
+            terms,
+            ..HeldEntries::default()
+        }
+    }
+
+    /// Holds an entry of a directory back.
+    pub(super) fn hold(&mut self, found: FoundFile) {
+        let parent = found.entry.parent;
+        let directory = self.directories.entry(parent).or_default();
+        directory.gathered.push(found);
+        self.held += 1;
+        if directory.gathered.len() == SUMS_MAX {
+            self.ask_part(parent);
+        } else if self.held >= HELD_MAX && self.unanswered == 0 {
+            // Directories that the walk has not left hold too much.
+            let holding = |(id, directory): (&EntryId, &HeldDirectory)| {
+                (!directory.gathered.is_empty()).then_some(*id)
+            };
+            let ids: Vec<EntryId> = self.directories.iter().filter_map(holding).collect();
+            ids.into_iter().for_each(|id| self.ask_part(id));
+        }
+    }
+
+    /// Counts an entry of `parent` that is announced although it has no number from the walk.
+    pub(super) fn announced(&mut self, parent: EntryId) {
+        self.directories.entry(parent).or_default().announced += 1;
+    }
+
+    /// The walk has left a directory with `children` numbered entries. Returns its end, unless held
+    /// entries are compared first.
+    pub(super) fn leave(&mut self, id: EntryId, children: u64) -> Option<EntryEnd> {
+        let Some(directory) = self.directories.get_mut(&id) else {
+            return Some(end_of(id, children));
+        };
+        directory.children = Some(children);
+        let has_parts = directory.next_part > 0;
+        match (directory.gathered.is_empty(), has_parts) {
+            (true, _) => {}
+            (false, true) => self.ask_part(id),
+            (false, false) => self.ask_whole(id),
+        }
+        self.end_if_over(id)
+    }
+
+    fn ask_whole(&mut self, id: EntryId) {
+        let (Some(terms), Some(directory)) = (self.terms, self.directories.get_mut(&id)) else {
+            return;
+        };
+        let gathered = std::mem::take(&mut directory.gathered);
+        let sum = gathered.iter().fold(0u128, |sum, found| {
+            sum.wrapping_add(first_half(&terms.sum(found)))
+        });
+        self.sums.push(DirectorySum {
+            directory: id,
+            entries: gathered.len() as u64,
+            sum: sum.to_le_bytes(),
+        });
+        directory.parts.insert(0, gathered);
+        directory.next_part = 1;
+        self.unanswered += 1;
+    }
+
+    fn ask_part(&mut self, id: EntryId) {
+        let Some(directory) = self.directories.get_mut(&id) else {
+            return;
+        };
+        let gathered = std::mem::take(&mut directory.gathered);
+        let part = directory.next_part;
+        directory.parts.insert(part, gathered);
+        directory.next_part += 1;
+        self.ask_entries(id, part);
+    }
+
+    /// Asks about each entry of a part.
+    fn ask_entries(&mut self, id: EntryId, part: u32) {
+        let (Some(terms), Some(directory)) = (self.terms, self.directories.get(&id)) else {
+            return;
+        };
+        let entries = directory.parts.get(&part).into_iter().flatten();
+        let mut sums = Vec::new();
+        entries.for_each(|found| sums.extend_from_slice(&terms.sum(found)[..SHORT]));
+        self.entry_sums.push(EntrySums {
+            directory: id,
+            part,
+            sums,
+        });
+        self.unanswered += 1;
+    }
+
+    /// Handles the receiver's answer.
+    pub(super) fn answered(&mut self, answer: &SumsAnswer) -> Result<Compared, NotAsked> {
+        let id = answer.directory;
+        self.unanswered = self.unanswered.checked_sub(1).ok_or(NotAsked)?;
+        let directory = self.directories.get_mut(&id).ok_or(NotAsked)?;
+        if answer.found == SumsFound::Differ {
+            // Asked about each entry once only: a second such answer finds no whole directory.
+            let is_whole = directory.next_part == 1 && answer.part == 0;
+            if !is_whole || !directory.parts.contains_key(&0) {
+                return Err(NotAsked);
+            }
+            directory.next_part = 2;
+            self.ask_entries(id, 0);
+            return Ok(Compared::default());
+        }
+        let entries = directory.parts.remove(&answer.part).ok_or(NotAsked)?;
+        self.held -= entries.len();
+        let differs = |nth: usize| match &answer.found {
+            SumsFound::Same => false,
+            SumsFound::New | SumsFound::Differ => true,
+            // What an answer does not mention differs.
+            SumsFound::Some(bits) => bits
+                .get(nth / 8)
+                .is_none_or(|byte| byte >> (nth % 8) & 1 == 1),
+        };
+        let mut compared = Compared::default();
+        for (nth, found) in entries.into_iter().enumerate() {
+            if differs(nth) {
+                compared.differ.push(found);
+            } else if found.entry.kind == EntryKind::File {
+                compared.files += 1;
+                compared.bytes += found.entry.size;
+            }
+        }
+        directory.announced += compared.differ.len() as u64;
+        compared.end = self.end_if_over(id);
+        Ok(compared)
+    }
+
+    /// Removes a directory that the walk has left and of which nothing is held any more.
+    fn end_if_over(&mut self, id: EntryId) -> Option<EntryEnd> {
+        let directory = self.directories.get(&id)?;
+        let children = directory.children?;
+        if !directory.parts.is_empty() || !directory.gathered.is_empty() {
+            return None;
+        }
+        let end = end_of(id, children + directory.announced);
+        self.directories.remove(&id);
+        Some(end)
+    }
+
+    /// Takes the questions to be sent.
+    pub(super) fn take_questions(&mut self) -> (Vec<DirectorySum>, Vec<EntrySums>) {
+        (
+            std::mem::take(&mut self.sums),
+            std::mem::take(&mut self.entry_sums),
+        )
+    }
+
+    pub(super) fn has_many_questions(&self) -> bool {
+        self.sums.len() >= 64 || !self.entry_sums.is_empty()
+    }
+
+    /// True if no more entries should be held back before some are compared.
+    pub(super) fn is_full(&self) -> bool {
+        self.unanswered > 0 && (self.held >= HELD_MAX || self.directories.len() >= DIRECTORIES_MAX)
+    }
+
+    /// True if the receiver has not answered everything.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.unanswered > 0
+    }
+}
+
+impl SumTerms {
+    fn sum(&self, found: &FoundFile) -> Digest {
+        found.entry.sum(&self.key, &self.keep, self.has_time)
+    }
+}
+
+/// As the receiver adds it up.
+pub(in crate::pipeline) fn first_half(sum: &Digest) -> u128 {
+    let (half, _) = sum.split_at(16);
+    u128::from_le_bytes(half.try_into().unwrap_or_default())
+}
+
+fn end_of(entry: EntryId, children: u64) -> EntryEnd {
+    EntryEnd {
+        entry,
+        length: children,
+        root: None,
+    }
+}
