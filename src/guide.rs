@@ -17,6 +17,7 @@ pages! {
     scp = "scp",
     rsync = "rsync",
     destination = "destination",
+    archive = "archive",
     choosing = "choosing",
     pipes = "pipes",
     devices = "devices",

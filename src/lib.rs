@@ -183,6 +183,10 @@
 //! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing
 //!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
 //!   entry failed).
+//! - With `-a` and the like, the client sends `Archive` after the secret. If the destination exists,
+//!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
+//!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
+//!   receiver sends `NotKept`, if it could not keep some metadata.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to be dialled.

@@ -30,7 +30,7 @@ parallel streams. SOURCE and DEST are [USER@]HOST:PATH, a local PATH (./a:b if
 it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
-Topics: scp rsync destination choosing pipes devices many-hosts backups
+Topics: scp rsync destination archive choosing pipes devices many-hosts backups
 database-moves routes tuning resume exit-codes install confined-keys security
 developing
 

@@ -115,7 +115,7 @@ pub(super) fn give_before_mode(
     let wanted = wanted(slot, entry, rules)?;
     let present = match marked.attributes(&rules.keep) {
         Ok(present) => present,
-        Err(cause) => return unless_not_kept(slot, cause, rules, &wanted, |_| true),
+        Err(cause) => return unless_not_kept(slot, cause, rules, &wanted),
     };
     let (gone, new) = difference(&wanted, &present);
     if gone.is_empty() && new.is_empty() {
@@ -124,7 +124,7 @@ pub(super) fn give_before_mode(
     for one in gone {
         match marked.remove(text(one)) {
             Ok(()) | Err(Errno::NODATA) => {}
-            Err(cause) => unless_not_kept(slot, cause, rules, &[one.clone()], |_| true)?,
+            Err(cause) => unless_not_kept(slot, cause, rules, std::slice::from_ref(one))?,
         }
     }
     set(marked, slot, rules, &new, |one| !is_acl(&one.name))?;
@@ -250,17 +250,11 @@ fn unless_not_kept(
     cause: Errno,
     rules: &Rules,
     attributes: &[Attribute],
-    which: impl Fn(&Attribute) -> bool,
 ) -> Result<()> {
     if !is_not_kept(cause) {
         return Err(failed(slot, cause));
     }
-    let refused: Vec<Attribute> = attributes
-        .iter()
-        .filter(|one| which(one))
-        .cloned()
-        .collect();
-    count(rules, &refused);
+    count(rules, attributes);
     Ok(())
 }
 

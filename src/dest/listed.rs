@@ -61,7 +61,8 @@ fn entry(dir: &Arc<Dir>, name: Name, rules: &Rules, names: &mut OwnerNames) -> O
     let is_file = kind == EntryKind::File;
     let mut entry = Entry::from_stat(0, NO_PARENT, name, kind, &stat);
     names.name(&mut entry, keep);
-    if !keep.has_attributes() && !(keep.perms && is_file && entry.mode & 0o070 != 0) {
+    let may_have_list = keep.perms && is_file && entry.mode & 0o070 != 0;
+    if !keep.has_attributes() && !may_have_list {
         return Some(entry);
     }
     let handle = dir.handle().ok()?;

@@ -3,31 +3,36 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::fs::{fgetxattr, flistxattr, getxattr, lgetxattr, listxattr, llistxattr};
 use rustix::io::Errno;
 
-use super::found::FoundFile;
-use crate::dir::acl;
 use crate::dir::attributes::read;
+use crate::dir::{Dir, acl};
 use crate::keep::{ACCESS_LIST, Keep};
-use crate::manifest::{Attribute, Entry, EntryKind, NO_PARENT};
+use crate::manifest::{Attribute, Entry, EntryKind, NO_PARENT, Name};
 
 /// Adds the attributes of a file, directory, link or special file that the walk has found. False if
 /// some of them cannot be read, or if there are too many of them.
 ///
 /// The mode becomes that without the access control list, since the destination may not have lists.
-pub(super) fn add(found: &mut FoundFile, keep: &Keep) -> bool {
-    let Ok(dir) = found.dir.handle() else {
+pub(super) fn add(
+    entry: &mut Entry,
+    (dir, name): (&Arc<Dir>, &Name),
+    through_link: bool,
+    keep: &Keep,
+) -> bool {
+    let Ok(dir) = dir.handle() else {
         // The entry fails when it is opened.
         return true;
     };
     let dir = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let is_named_directory =
-        found.entry.kind == EntryKind::Directory && found.entry.parent == NO_PARENT;
-    let (path, follows) = match is_named_directory {
+    // A directory that the user named is `dir` itself.
+    let is_dir = entry.kind == EntryKind::Directory && entry.parent == NO_PARENT;
+    let (path, follows) = match is_dir {
         true => (dir, true),
-        false => (dir.join(&found.name), found.through_link),
+        false => (dir.join(name), through_link),
     };
     let read = match follows {
         true => read(
@@ -41,7 +46,7 @@ pub(super) fn add(found: &mut FoundFile, keep: &Keep) -> bool {
             |name, room| lgetxattr(&path, name, room),
         ),
     };
-    set(&mut found.entry, read)
+    set(entry, read)
 }
 
 /// Reads the attributes of an open file again. False if some cannot be read.

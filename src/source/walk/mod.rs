@@ -510,8 +510,16 @@ impl Walk {
         if keep.has_names() {
             self.owner_names.name(&mut found.entry, &keep);
         }
-        if keep.has_attributes() && !attributes::add(&mut found, &keep) {
-            self.unread_attributes += 1;
+        if keep.has_attributes() {
+            let FoundFile {
+                entry,
+                dir,
+                name,
+                through_link,
+                ..
+            } = &mut found;
+            let is_whole = attributes::add(entry, (dir, name), *through_link, &keep);
+            self.unread_attributes += u64::from(!is_whole);
         }
         found
     }
