@@ -79,13 +79,12 @@ impl Keep {
             b"security.ima",
             b"security.evm",
         ];
+        let is_of_this_host = OF_THIS_HOST.iter().any(|one| name.starts_with(one));
         if is_acl(name) {
             return self.acls;
         }
         let spaces: [&[u8]; 3] = [b"user.", b"security.", b"trusted."];
-        self.xattrs
-            && spaces.iter().any(|space| name.starts_with(space))
-            && !OF_THIS_HOST.contains(&name)
+        self.xattrs && spaces.iter().any(|space| name.starts_with(space)) && !is_of_this_host
     }
 }
 
@@ -140,6 +139,12 @@ pub struct NotKept {
     pub xattrs: u64,
     /// Devices that could not be made.
     pub devices: u64,
+    /// FIFOs and sockets that could not be made.
+    pub specials: u64,
+    /// Entries whose attributes could not be read at the source.
+    pub unread: u64,
+    /// 1 if root could not keep them.
+    pub as_root: u64,
 }
 
 /// Counts what could not be kept.
@@ -150,6 +155,9 @@ pub struct NotKeptCounters {
     acls: AtomicU64,
     xattrs: AtomicU64,
     devices: AtomicU64,
+    specials: AtomicU64,
+    unread: AtomicU64,
+    as_root: AtomicU64,
 }
 
 impl NotKeptCounters {
@@ -161,6 +169,9 @@ impl NotKeptCounters {
         add(&self.acls, some.acls);
         add(&self.xattrs, some.xattrs);
         add(&self.devices, some.devices);
+        add(&self.specials, some.specials);
+        add(&self.unread, some.unread);
+        add(&self.as_root, some.as_root);
     }
 
     pub fn get(&self) -> NotKept {
@@ -170,6 +181,9 @@ impl NotKeptCounters {
             acls: self.acls.load(Relaxed),
             xattrs: self.xattrs.load(Relaxed),
             devices: self.devices.load(Relaxed),
+            specials: self.specials.load(Relaxed),
+            unread: self.unread.load(Relaxed),
+            as_root: self.as_root.load(Relaxed),
         }
     }
 
@@ -180,6 +194,9 @@ impl NotKeptCounters {
             &self.acls,
             &self.xattrs,
             &self.devices,
+            &self.specials,
+            &self.unread,
+            &self.as_root,
         ] {
             counter.store(0, Relaxed);
         }

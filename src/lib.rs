@@ -178,8 +178,8 @@
 //!                       <---------------------- exits
 //! ```
 //!
-//! - The walk does not wait for answers. Only frames, and questions about small files, wait for
-//!   `Landed`.
+//! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
+//!   sums wait for `Landed`.
 //! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing
 //!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
 //!   entry failed).

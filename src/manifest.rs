@@ -12,8 +12,8 @@ use crate::byte_strings;
 use crate::digest::Digest;
 use crate::keep::Keep;
 
-/// Numbered per session without gaps, in walk order, from 1. A parent's number is lower than its
-/// children's.
+/// Numbered per session without gaps, from 1, in the order of their announcement. A parent's number
+/// is lower than its children's.
 pub type EntryId = u64;
 
 /// The parent of an entry that the user named. No entry has this number.

@@ -326,17 +326,19 @@ impl Progress {
         self.session.unchanged.fetch_add(files, Relaxed);
     }
 
-    /// Counts unchanged and other files that a receiver leaves as they are. Their bytes are in the
-    /// counts of the sender.
-    pub fn add_left_elsewhere(&self, unchanged: u64, staying: u64) {
-        self.session.unchanged.fetch_add(unchanged, Relaxed);
-        self.session.staying.fetch_add(staying, Relaxed);
+    /// Counts unchanged files whose bytes are in the counts of the sender.
+    pub fn add_unchanged_elsewhere(&self, files: u64) {
+        // As in `add_special`.
+        self.session
+            .unchanged
+            .fetch_add(files.min(1 << 40), Relaxed);
     }
 
     /// Counts files that are not copied because of what is at the destination.
     pub fn add_staying(&self, files: u64) {
         self.begin();
-        self.session.staying.fetch_add(files, Relaxed);
+        // As in `add_special`.
+        self.session.staying.fetch_add(files.min(1 << 40), Relaxed);
     }
 
     /// The counters of metadata that could not be kept.

@@ -57,6 +57,19 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             "--no-clobber keeps existing files, --inplace overwrites them: choose one",
         ));
     }
+    if args.inplace && (args.keep.update || args.keep.size_only) {
+        return Err(Error::usage(
+            "--inplace cannot be combined with --update or --size-only: they would take the file of \
+             an interrupted copy for a newer or a complete one",
+        ));
+    }
+    if (args.keep.update || args.keep.size_only)
+        && sources.iter().any(|source| source.what != EndKind::Path)
+    {
+        return Err(Error::usage(
+            "--update and --size-only compare files, and a pipe or command has neither time nor size",
+        ));
+    }
     if args.live && args.digests.is_some() {
         return Err(Error::usage(
             "--digests and --live cannot be combined: a file that changes during the copy has no \

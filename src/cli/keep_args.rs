@@ -22,7 +22,7 @@ pub(super) struct KeepArgs {
     /// Keep groups
     #[arg(short = 'g', long, overrides_with = "no_group", help_heading = METADATA)]
     pub group: bool,
-    /// Keep access control lists
+    /// Keep access control lists and permissions
     #[arg(long, overrides_with = "no_acls", help_heading = METADATA)]
     pub acls: bool,
     /// Keep extended attributes
@@ -85,14 +85,16 @@ impl KeepArgs {
             true => Keep::everything(),
             false => Keep::default(),
         };
+        // A list without the mode beside it could give the owning group more rights.
+        let perms = (all.perms || preserve || self.perms || self.acls) && !self.no_perms;
         Keep {
-            perms: (all.perms || preserve || self.perms) && !self.no_perms,
+            perms,
             times: (all.times || preserve || self.times) && !self.no_times,
             omit_dir_times: self.omit_dir_times,
             owner: (all.owner || self.owner) && !self.no_owner,
             group: (all.group || self.group) && !self.no_group,
             numeric_ids: self.numeric_ids,
-            acls: (all.acls || self.acls) && !self.no_acls,
+            acls: (all.acls || self.acls) && !self.no_acls && perms,
             xattrs: (all.xattrs || self.xattrs) && !self.no_xattrs,
             devices: (all.devices || self.devices) && !self.no_devices,
             specials: (all.specials || self.specials) && !self.no_specials,

@@ -102,12 +102,17 @@ fn kept(args: &Args, sources: &[Operand]) -> (Keep, Update) {
     if has_files {
         return (keep, args.keep.update());
     }
+    let update = Update {
+        existing_only: args.keep.existing,
+        new_only: args.keep.ignore_existing,
+        ..Update::default()
+    };
     let keep = Keep {
         perms: keep.perms,
         times: keep.times,
         ..Keep::default()
     };
-    (keep, Update::default())
+    (keep, update)
 }
 
 /// Moves the options for ssh out of the arguments.

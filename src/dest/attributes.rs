@@ -16,6 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::space::free_bytes;
 use super::{EntrySlot, Rules};
 use crate::dir::attributes::read;
 use crate::error::{Error, Result, Side};
@@ -169,7 +170,7 @@ fn give_owner(
     }
     // An ID that this user namespace does not have is invalid.
     let is_refused =
-        |cause: Errno| [Errno::PERM, Errno::INVAL, Errno::NOTSUP, Errno::OVERFLOW].contains(&cause);
+        |cause: Errno| is_not_allowed(cause) || [Errno::INVAL, Errno::OVERFLOW].contains(&cause);
     let failed = |cause| slot.error("cannot set the owner", cause);
     match marked.chown(uid, gid) {
         Ok(()) => return Ok(true),
@@ -233,7 +234,7 @@ fn set(
         match set {
             Ok(()) => {}
             Err(cause) => {
-                if !is_not_kept(cause) {
+                if !is_not_kept(slot, cause) {
                     return Err(failed(slot, cause));
                 }
                 refused.push((*one).clone());
@@ -251,7 +252,7 @@ fn unless_not_kept(
     rules: &Rules,
     attributes: &[Attribute],
 ) -> Result<()> {
-    if !is_not_kept(cause) {
+    if !is_not_kept(slot, cause) {
         return Err(failed(slot, cause));
     }
     count(rules, attributes);
@@ -267,20 +268,20 @@ fn count(rules: &Rules, refused: &[Attribute]) {
     });
 }
 
-/// True for an error that says that this user or file system may not have the attribute. ext4
-/// reports `NOSPC` if a file's attributes have no room left.
-fn is_not_kept(cause: Errno) -> bool {
-    [
-        Errno::NOTSUP,
-        Errno::NOSYS,
-        Errno::PERM,
-        Errno::ACCESS,
-        Errno::INVAL,
-        Errno::NOSPC,
-        Errno::TOOBIG,
-        Errno::RANGE,
-    ]
-    .contains(&cause)
+/// True for an error that says that this user or file system may not have the attribute. If the
+/// file system has space, ext4 reports `NOSPC` for a file whose attributes have no room left.
+fn is_not_kept(slot: &EntrySlot, cause: Errno) -> bool {
+    let is_too_long = [Errno::INVAL, Errno::TOOBIG, Errno::RANGE].contains(&cause);
+    let has_space = || free_bytes(&slot.dir).is_some_and(|free| free > SPACE);
+    is_not_allowed(cause) || is_too_long || cause == Errno::NOSPC && has_space()
+}
+
+/// More than any attributes of a file take, in bytes.
+const SPACE: u64 = 1 << 20;
+
+/// True for an error that says that this user or file system does not allow a change.
+fn is_not_allowed(cause: Errno) -> bool {
+    [Errno::PERM, Errno::ACCESS, Errno::NOTSUP, Errno::NOSYS].contains(&cause)
 }
 
 fn failed(slot: &EntrySlot, cause: Errno) -> Error {

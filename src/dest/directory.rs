@@ -4,7 +4,6 @@
 //! directory cannot be filled. [`Directory::finish`] sets the mode, and then the times, which every
 //! new child changes.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -157,13 +156,10 @@ impl Directory {
         let is_ours = self.made || !rules.untouched;
         let is_preserved = rules.keep.perms && is_ours;
         // For messages.
-        let path = self.dir.path();
-        let name = path.file_name().map(|name| name.as_bytes().to_vec());
-        let name = name.and_then(|name| Name::try_from(name).ok());
-        let slot = EntrySlot::new(
-            self.above.as_ref().unwrap_or(&self.dir).clone(),
-            name.unwrap_or_else(|| entry.name.clone()),
-        );
+        let slot = EntrySlot {
+            device: Some(self.dir.path().into()),
+            ..EntrySlot::new(self.dir.clone(), entry.name.clone())
+        };
         let handle = self.dir.handle();
         let handle = handle.map_err(|cause| self.error("cannot open", cause))?;
         let marked = Marked::open(&*handle);

@@ -1,10 +1,11 @@
 //! A test whether a file system treats different names as equal: `A` and `a` if it ignores case,
 //! `a.` and `a` if it drops trailing dots. It runs only where two names of a copy could collide.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fstatfs, ioctl_getflags, unlinkat};
 
 use super::EntrySlot;
 use super::own_names::{OwnName, random_name};
@@ -43,6 +44,41 @@ pub fn spelling(dir: &Arc<Dir>) -> Spelling {
     // If it cannot be removed, its name shows that it is fastcp's.
     let _ = unlinkat(&*handle, &name, AtFlags::empty());
     spelling
+}
+
+/// Which file systems treat different names as equal.
+#[derive(Default)]
+pub struct Spellings {
+    /// By device number.
+    confuse: HashMap<u64, bool>,
+}
+
+impl Spellings {
+    /// True if two names of a copy could be one name in `dir`. Most local file systems say so
+    /// themselves; of any other the first directory is tested.
+    pub fn may_confuse(&mut self, dir: &Arc<Dir>) -> bool {
+        const CASEFOLD: u32 = 0x4000_0000;
+        const EXT4: u64 = 0xef53;
+        const XFS: u64 = 0x5846_5342;
+        const BTRFS: u64 = 0x9123_683e;
+        const TMPFS: u64 = 0x0102_1994;
+        const F2FS: u64 = 0xf2f5_2010;
+        const BCACHEFS: u64 = 0xca45_1a4e;
+        let Ok(handle) = dir.handle() else {
+            return true;
+        };
+        match fstatfs(&*handle).map_or(0, |found| found.f_type as u64) {
+            BTRFS | XFS => false,
+            // Each directory has a flag.
+            EXT4 | TMPFS | F2FS | BCACHEFS => {
+                ioctl_getflags(&*handle).is_ok_and(|flags| flags.bits() & CASEFOLD != 0)
+            }
+            _ => *self
+                .confuse
+                .entry(dir.identity().0)
+                .or_insert_with(|| spelling(dir) != Spelling::default()),
+        }
+    }
 }
 
 #[cfg(test)]

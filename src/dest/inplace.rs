@@ -59,7 +59,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// Sets length and, the metadata that is kept when the content is complete. Returns the status.
+    /// Sets the length and the metadata that is kept when the content is complete. Returns the status.
     pub(super) fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = || fstat(file).map_err(|cause| slot.no_status(cause));

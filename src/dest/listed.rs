@@ -3,14 +3,11 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{Dir as Reader, FileType, Mode, OFlags, lgetxattr, llistxattr, readlinkat};
-use rustix::io::Errno;
+use rustix::fs::{Dir as Reader, FileType, Mode, OFlags, readlinkat};
 
-use super::attributes::Marked;
 use super::{Rules, is_own_name};
 use crate::dir::Dir;
-use crate::dir::acl::{self, mode_without_list};
-use crate::dir::attributes::{OwnerNames, read};
+use crate::dir::attributes::{OwnerNames, mode_beside, read_in};
 use crate::manifest::{Entry, EntryKind, NO_PARENT, Name, SpecialFile, file_type};
 
 /// Calls `each` for every entry in `dir` but directories, files with several names and our own
@@ -58,34 +55,19 @@ fn entry(dir: &Arc<Dir>, name: Name, rules: &Rules, names: &mut OwnerNames) -> O
         FileType::Directory => return None,
         other => EntryKind::Special(SpecialFile::of(other)?),
     };
-    let is_file = kind == EntryKind::File;
     let mut entry = Entry::from_stat(0, NO_PARENT, name, kind, &stat);
     names.name(&mut entry, keep);
-    let may_have_list = keep.perms && is_file && entry.mode & 0o070 != 0;
-    if !keep.has_attributes() && !may_have_list {
+    if !keep.has_attributes() {
         return Some(entry);
     }
     let handle = dir.handle().ok()?;
-    let path = Marked::through_proc(&handle.as_fd()).join(&entry.name);
-    if keep.has_attributes() {
-        let (attributes, failed) = read(
-            keep,
-            |room| llistxattr(&path, room),
-            |name, room| lgetxattr(&path, name, room),
-        );
-        if failed.is_some() || !entry.set_attributes(&attributes) {
-            return None;
-        }
-        if attributes.is_empty() {
-            return Some(entry);
-        }
+    let name = entry.name.as_os_str();
+    let (attributes, failed) = read_in(keep, handle.as_fd(), name, false);
+    if failed.is_some() || !entry.set_attributes(&attributes) {
+        return None;
     }
-    if is_file {
-        let list = |room: &mut [u8]| match lgetxattr(&path, acl::ACCESS, room) {
-            Err(Errno::NOENT) => Err(Errno::NODATA),
-            other => other,
-        };
-        entry.mode = mode_without_list(entry.mode, list);
+    if let Some(mode) = mode_beside(entry.mode, &attributes) {
+        entry.mode = mode;
     }
     Some(entry)
 }

@@ -70,7 +70,7 @@ use crate::manifest::{Entry, file_type};
 
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
-pub use self::equal_names::{Spelling, spelling};
+pub use self::equal_names::{Spelling, Spellings, spelling};
 pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays};
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;

@@ -50,11 +50,15 @@ fn look_up(
     name: &[u8],
     ask: impl Fn(&str) -> Option<u32>,
 ) -> Option<u32> {
+    // A peer could fill the memory with longer ones.
+    if name.len() > NAME_LEN_MAX {
+        return None;
+    }
     if let Some(found) = known.lock().get(name) {
         return *found;
     }
     let text = std::str::from_utf8(name).ok();
-    let text = text.filter(|text| text.len() <= NAME_LEN_MAX && !text.contains('\0'));
+    let text = text.filter(|text| !text.contains('\0'));
     // No lock is held, since a directory service may take its time.
     let found = text.and_then(ask);
     let mut known = known.lock();

@@ -34,8 +34,13 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         ));
     };
     let not_made = || {
+        let (devices, specials) = match special.is_device() {
+            true => (1, 0),
+            false => (0, 1),
+        };
         rules.not_kept.add(&NotKept {
-            devices: 1,
+            devices,
+            specials,
             ..NotKept::default()
         });
         Ok(false)
@@ -57,8 +62,10 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         }
         _ => match make(slot, wanted, entry.rdev, old.is_some()) {
             Ok(()) => {}
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => return not_made(),
-            Err(cause) => {
+            Err((Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL, FailedAt::Make)) => {
+                return not_made();
+            }
+            Err((cause, _)) => {
                 return Err(hints::name_error(
                     slot,
                     "cannot create the special file",
@@ -67,7 +74,8 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
             }
         },
     }
-    if old.is_some_and(|old| is_it(&old)) && rules.untouched {
+    let stays = rules.untouched || rules.no_clobber;
+    if old.is_some_and(|old| is_it(&old)) && stays {
         return Ok(true);
     }
     give_metadata(slot, entry, rules, is_it)?;
@@ -81,10 +89,27 @@ fn may_replace(old: &Stat) -> bool {
     file_type(old) != FileType::Directory
 }
 
-fn make(slot: &EntrySlot, wanted: FileType, device: u64, replaces: bool) -> rustix::io::Result<()> {
+/// Where it failed.
+enum FailedAt {
+    Make,
+    Name,
+}
+
+fn make(
+    slot: &EntrySlot,
+    wanted: FileType,
+    device: u64,
+    replaces: bool,
+) -> std::result::Result<(), (Errno, FailedAt)> {
     let dir = slot.dir.handle();
-    let dir = dir.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-    let node = |name: &OsStr| mknodat(&*dir, name, wanted, Mode::from_raw_mode(FIRST_MODE), device);
+    let dir = dir.map_err(|cause| {
+        let cause = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
+        (cause, FailedAt::Name)
+    })?;
+    let node = |name: &OsStr| {
+        let mode = Mode::from_raw_mode(FIRST_MODE);
+        mknodat(&*dir, name, wanted, mode, device).map_err(|cause| (cause, FailedAt::Make))
+    };
     if !replaces {
         return node(slot.name.as_os_str());
     }
@@ -97,7 +122,7 @@ fn make(slot: &EntrySlot, wanted: FileType, device: u64, replaces: bool) -> rust
         // The error of the rename is reported.
         let _ = unlinkat(&*dir, &temporary, AtFlags::empty());
     }
-    renamed
+    renamed.map_err(|cause| (cause, FailedAt::Name))
 }
 
 fn give_metadata(

@@ -6,15 +6,15 @@ use std::path::Path;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, Stat, StatxFlags, chmod, fstat, fstatfs, lgetxattr,
-    llistxattr, statx, utimensat,
+    statx, utimensat,
 };
 
 use super::attributes::{self, Marked};
 use super::{EntrySlot, ExistingEntry, Rules, times_of};
 use crate::dir::acl::{self, mode_without_list};
-use crate::dir::attributes::read;
+use crate::dir::attributes::{mode_beside, read_in};
 use crate::error::Result;
-use crate::keep::{ACCESS_LIST, UnchangedBy};
+use crate::keep::UnchangedBy;
 use crate::manifest::{Entry, EntryKind, Timestamp, file_type};
 
 /// What happens to an entry, given what exists under its name.
@@ -83,24 +83,38 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
 }
 
 /// Times are kept in steps of so many nanoseconds: NTFS and SMB; UFS and some network file systems;
-/// exFAT; ext3 and HFS+; FAT.
-const STEPS: [u64; 5] = [100, 1000, 10_000_000, 1_000_000_000, 2_000_000_000];
+/// ext3 and HFS+.
+const STEPS: [u64; 3] = [100, 1000, 1_000_000_000];
+
+/// The same for FAT and exFAT, which may be served by a process (FUSE).
+const STEPS_OF_FAT: [u64; 2] = [10_000_000, 2_000_000_000];
+
+/// How a file system keeps times.
+enum TimeSteps {
+    Nanoseconds,
+    Fat,
+    Unknown,
+}
 
 /// True if `stored` is what the destination's file system keeps of `time`.
 fn is_rounded(slot: &EntrySlot, time: Timestamp, stored: Timestamp) -> bool {
-    if time.s.abs_diff(stored.s) > 1 || keeps_nanoseconds(slot) {
+    if time.s.abs_diff(stored.s) > 1 {
         return false;
     }
+    let more = match time_steps(slot) {
+        TimeSteps::Nanoseconds => return false,
+        TimeSteps::Fat => &STEPS_OF_FAT[..],
+        TimeSteps::Unknown => &[],
+    };
     let nanoseconds = |time: Timestamp| i128::from(time.s) * 1_000_000_000 + i128::from(time.ns);
     let (time, stored) = (nanoseconds(time), nanoseconds(stored));
-    STEPS.iter().any(|&step| {
+    STEPS.iter().chain(more).any(|&step| {
         let step = i128::from(step);
         time.div_euclid(step) * step == stored
     })
 }
 
-/// True on a file system that is known to keep nanoseconds, so that a difference is a change.
-fn keeps_nanoseconds(slot: &EntrySlot) -> bool {
+fn time_steps(slot: &EntrySlot) -> TimeSteps {
     const EXT4: u64 = 0xef53;
     const XFS: u64 = 0x5846_5342;
     const BTRFS: u64 = 0x9123_683e;
@@ -108,15 +122,22 @@ fn keeps_nanoseconds(slot: &EntrySlot) -> bool {
     const F2FS: u64 = 0xf2f5_2010;
     const ZFS: u64 = 0x2fc1_2fc1;
     const BCACHEFS: u64 = 0xca45_1a4e;
+    const MSDOS: u64 = 0x4d44;
+    const EXFAT: u64 = 0x2011_bab0;
+    const FUSE: u64 = 0x6573_5546;
     let Ok(dir) = slot.dir.handle() else {
-        return false;
+        return TimeSteps::Unknown;
+    };
+    // Small inodes, as ext3 makes them, have room neither for nanoseconds nor for times of birth.
+    let has_birth = || {
+        statx(&*dir, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
+            .is_ok_and(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0)
     };
     match fstatfs(&*dir).map_or(0, |found| found.f_type as u64) {
-        XFS | BTRFS | TMPFS | F2FS | ZFS | BCACHEFS => true,
-        // Small inodes, as ext3 makes them, have room neither for nanoseconds nor for times of birth.
-        EXT4 => statx(&*dir, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
-            .is_ok_and(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0),
-        _ => false,
+        XFS | BTRFS | TMPFS | F2FS | ZFS | BCACHEFS => TimeSteps::Nanoseconds,
+        EXT4 if has_birth() => TimeSteps::Nanoseconds,
+        MSDOS | EXFAT | FUSE => TimeSteps::Fat,
+        _ => TimeSteps::Unknown,
     }
 }
 
@@ -153,7 +174,7 @@ pub fn correct(
         }
     }
     attributes::give_after_mode(&marked, slot, entry, rules)?;
-    if rules.keep.times {
+    if rules.keep.times && Timestamp::mtime(&stat) != entry.mtime {
         give_times(slot, &path, entry)?;
     }
     Ok(())
@@ -178,29 +199,20 @@ fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result
     if !keep.has_attributes() && is_same_mode(old.st_mode) {
         return Ok(false);
     }
-    let dir = slot.dir.handle().map_err(|cause| slot.unreadable(cause))?;
-    let path = Marked::through_proc(&dir.as_fd()).join(&slot.name);
+    let dir = slot.dir.handle();
+    let dir = dir.map_err(|cause| slot.unreadable(cause))?;
     if !keep.has_attributes() {
+        let path = Marked::through_proc(&dir.as_fd()).join(&slot.name);
         let list = |room: &mut [u8]| lgetxattr(&path, acl::ACCESS, room);
         return Ok(!is_same_mode(mode_without_list(old.st_mode, list)));
     }
-    let (present, failed) = read(
-        keep,
-        |room| llistxattr(&path, room),
-        |name, room| lgetxattr(&path, name, room),
-    );
+    let name = slot.name.as_os_str();
+    let (present, failed) = read_in(keep, dir.as_fd(), name, false);
     // What cannot be read is set again, which shows whether it can be kept.
     if failed.is_some() {
         return Ok(true);
     }
     let wanted = attributes::wanted(slot, entry, rules)?;
-    let has_list = present.iter().any(|one| one.name == ACCESS_LIST.as_bytes());
-    let mode = match has_list {
-        true => {
-            let list = |room: &mut [u8]| lgetxattr(&path, acl::ACCESS, room);
-            mode_without_list(old.st_mode, list)
-        }
-        false => old.st_mode,
-    };
+    let mode = mode_beside(old.st_mode, &present).unwrap_or(old.st_mode);
     Ok(present != wanted || !is_same_mode(mode))
 }

@@ -188,6 +188,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Busy(_)
         | Message::Special(_)
         | Message::Unlinked(_)
+        | Message::Stayed(_)
         | Message::NotKept(_)
         | Message::SumUp(_)
         | Message::DirectorySums(_)

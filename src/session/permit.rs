@@ -66,6 +66,14 @@ impl Permit {
         if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
             return refused("this key does not allow --inplace (--write-only or --no-overwrite)");
         }
+        let update = &open.options.update;
+        let looks = update.newer_stays || update.existing_only || update.new_only;
+        if looks && self.access == PermittedAccess::Write {
+            return refused(
+                "this key does not allow --update, --existing and --ignore-existing: it may only \
+                 write (--write-only)",
+            );
+        }
         if open.options.follow_links && self.confine.is_some() {
             return refused("this key does not allow -L: it is confined to a directory");
         }
@@ -133,6 +141,7 @@ impl Permit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keep::Update;
 
     fn open(options: CopyOptions) -> Open {
         Open {
@@ -151,6 +160,33 @@ mod tests {
             }),
             between: false,
         }
+    }
+
+    #[test]
+    fn a_key_that_may_only_write_compares_no_files() {
+        let update = Update {
+            newer_stays: true,
+            ..Update::default()
+        };
+        let options = CopyOptions {
+            update,
+            ..CopyOptions::default()
+        };
+        let role = Role::Receiver {
+            path: b"x".to_vec(),
+            sources: Vec::new(),
+        };
+        let asked = Open {
+            role,
+            ..open(options)
+        };
+        assert!(Permit::default().check(&asked).is_ok());
+        let permit = Permit {
+            access: PermittedAccess::Write,
+            ..Permit::default()
+        };
+        let refused = permit.check(&asked).unwrap_err();
+        assert!(refused.message.contains("--update"), "{refused}");
     }
 
     #[test]

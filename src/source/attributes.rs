@@ -1,16 +1,15 @@
 //! The extended attributes of what the walk finds.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::fs::{fgetxattr, flistxattr, getxattr, lgetxattr, listxattr, llistxattr};
+use rustix::fs::{AtFlags, fgetxattr, flistxattr, statat};
 use rustix::io::Errno;
 
-use crate::dir::attributes::read;
-use crate::dir::{Dir, acl};
-use crate::keep::{ACCESS_LIST, Keep};
+use crate::dir::Dir;
+use crate::dir::attributes::{mode_beside, read, read_in};
+use crate::keep::Keep;
 use crate::manifest::{Attribute, Entry, EntryKind, NO_PARENT, Name};
 
 /// Adds the attributes of a file, directory, link or special file that the walk has found. False if
@@ -27,49 +26,39 @@ pub(super) fn add(
         // The entry fails when it is opened.
         return true;
     };
-    let dir = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
     // A directory that the user named is `dir` itself.
     let is_dir = entry.kind == EntryKind::Directory && entry.parent == NO_PARENT;
-    let (path, follows) = match is_dir {
-        true => (dir, true),
-        false => (dir.join(name), through_link),
-    };
-    let read = match follows {
+    let read = match is_dir {
         true => read(
             keep,
-            |room| listxattr(&path, room),
-            |name, room| getxattr(&path, name, room),
+            |room| flistxattr(&*dir, room),
+            |name, room| fgetxattr(&*dir, name, room),
         ),
-        false => read(
-            keep,
-            |room| llistxattr(&path, room),
-            |name, room| lgetxattr(&path, name, room),
-        ),
+        false => read_in(keep, dir.as_fd(), name.as_os_str(), through_link),
     };
-    set(entry, read)
+    // A file that has vanished fails when it is opened.
+    let is_gone = read.1 == Some(Errno::NOENT)
+        && statat(&*dir, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW).is_err();
+    set(entry, read) || is_gone
 }
 
-/// Reads the attributes of an open file again. False if some cannot be read.
-pub(super) fn refresh(entry: &mut Entry, file: &File, keep: &Keep) -> bool {
+/// Reads the attributes of an open file again. If some cannot be read, the entry keeps those that it
+/// has.
+pub(super) fn refresh(entry: &mut Entry, file: &File, keep: &Keep) {
     let read = read(
         keep,
         |room| flistxattr(file, room),
         |name, room| fgetxattr(file, name, room),
     );
-    set(entry, read)
+    let before = entry.clone();
+    if !set(entry, read) {
+        *entry = before;
+    }
 }
 
 fn set(entry: &mut Entry, (attributes, failed): (Vec<Attribute>, Option<Errno>)) -> bool {
-    let is_list = |one: &&Attribute| one.name == ACCESS_LIST.as_bytes();
-    if let Some(list) = attributes.iter().find(is_list) {
-        let value = &list.value;
-        entry.mode = acl::mode_without_list(entry.mode, |room| {
-            let room = room.get_mut(..value.len()).ok_or(Errno::RANGE)?;
-            room.copy_from_slice(value);
-            Ok(value.len())
-        });
+    if let Some(mode) = mode_beside(entry.mode, &attributes) {
+        entry.mode = mode;
     }
-    // A file that has vanished fails when it is opened.
-    let is_whole = failed.is_none_or(|cause| cause == Errno::NOENT);
-    entry.set_attributes(&attributes) && is_whole
+    entry.set_attributes(&attributes) && failed.is_none()
 }

@@ -3,11 +3,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, getxattr, lgetxattr, openat};
 use rustix::io::Errno;
 
 use super::attributes;
@@ -51,6 +52,24 @@ impl FoundFile {
         } else {
             self.dir.path().join(&self.name)
         }
+    }
+
+    /// Makes the mode of a file that which a copy without access control lists has. Without `-a` the
+    /// list is not among the attributes.
+    pub fn take_list_from_mode(&mut self) {
+        let is_needed = self.keep.perms && !self.keep.acls && self.entry.kind == EntryKind::File;
+        let Ok(dir) = self.dir.handle() else {
+            // It fails when it is opened.
+            return;
+        };
+        if !is_needed {
+            return;
+        }
+        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(&self.name);
+        self.entry.mode = mode_without_list(self.entry.mode, |room| match self.through_link {
+            true => getxattr(&path, acl::ACCESS, room),
+            false => lgetxattr(&path, acl::ACCESS, room),
+        });
     }
 
     /// Opens a regular file for reading and returns its present status. Size and times may differ
@@ -157,7 +176,6 @@ pub(super) fn refresh(entry: &mut Entry, file: &File, stat: &Stat, keep: &Keep) 
         ..Entry::from_stat(id, parent, name, EntryKind::File, stat)
     };
     if keep.has_attributes() && has_changed {
-        // What cannot be read now is missing at the destination, as if it had been removed.
         attributes::refresh(entry, file, keep);
     }
     entry.mode = mode_without_list(entry.mode, |room| fgetxattr(file, acl::ACCESS, room));

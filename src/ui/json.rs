@@ -43,6 +43,8 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
             "acls": counters.not_kept.acls,
             "xattrs": counters.not_kept.xattrs,
             "devices": counters.not_kept.devices,
+            "specials": counters.not_kept.specials,
+            "unread": counters.not_kept.unread,
         },
         "bytes": placed,
         "already_bytes": counters.already_bytes,

@@ -68,10 +68,8 @@ fn told(copied: &Copied, tell: Verbosity, width: usize) -> Vec<String> {
         told.push(summary::unlinked(outcome.counters.unlinked));
     }
     if tell > Verbosity::Failures {
-        told.extend(summary::not_kept(
-            &outcome.counters.not_kept,
-            &EndHosts::default(),
-        ));
+        let not_kept = &outcome.counters.not_kept;
+        told.extend(summary::not_kept(not_kept, &copied.hosts));
     }
     let fatal = outcome.fatal.as_ref();
     told.extend(fatal.map(|error| sentence(error, &copied.hosts)));

@@ -94,27 +94,56 @@ pub(super) fn unlinked(names: u64) -> String {
 
 /// Notices about metadata that was not kept.
 pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
-    let at = hosts.dest.as_ref();
-    let place = at.map_or_else(String::new, |host| format!("{host}: "));
-    let here = if at.is_some() { "there" } else { "here" };
-    let of = |count| plural(count, "file", "files");
-    let not_root = format!("fastcp is not root {here}");
-    let other = "this user or the file system does not allow them";
-    [
-        (not_kept.owners, "owners of ", &*not_root),
-        (not_kept.groups, "groups of ", "this user is not in them"),
-        (not_kept.acls, "access control lists of ", other),
-        (not_kept.xattrs, "extended attributes of ", other),
-    ]
-    .into_iter()
-    .filter(|(count, ..)| *count > 0)
-    .map(|(count, what, why)| format!("fastcp: {place}{what}{} were not kept: {why}", of(count)))
-    .chain((not_kept.devices > 0).then(|| {
-        let what = plural(not_kept.devices, "device was", "devices were");
-        format!("fastcp: {place}{what} not made: {not_root}")
-    }))
-    .map(|line| harmless(&line))
-    .collect()
+    let at = |host: &Option<String>| match host {
+        Some(host) => (format!("{host}: "), "there"),
+        None => (String::new(), "here"),
+    };
+    let (source, _) = at(&hosts.source);
+    let (dest, there) = at(&hosts.dest);
+    let other = "the file system or this user does not allow it";
+    let not_root = match not_kept.as_root {
+        0 => format!("fastcp is not root {there}"),
+        _ => other.to_owned(),
+    };
+    let not_member = match not_kept.as_root {
+        0 => "this user is not in them",
+        _ => other,
+    };
+    let files = |count| plural(count, "file", "files");
+    let kept = |what: &str, count, why: &str| {
+        let line = format!(
+            "fastcp: {dest}{what} of {} were not kept: {why}",
+            files(count)
+        );
+        (count > 0).then_some(line)
+    };
+    let made = |one: &str, many: &str, count, why: &str| {
+        let line = format!("fastcp: {dest}{} not made: {why}", plural(count, one, many));
+        (count > 0).then_some(line)
+    };
+    let unread = not_kept.unread;
+    let lines = [
+        kept("owners", not_kept.owners, &not_root),
+        kept("groups", not_kept.groups, not_member),
+        kept("access control lists", not_kept.acls, other),
+        kept("extended attributes", not_kept.xattrs, other),
+        made("device was", "devices were", not_kept.devices, &not_root),
+        made(
+            "FIFO or socket was",
+            "FIFOs or sockets were",
+            not_kept.specials,
+            other,
+        ),
+        (unread > 0).then(|| {
+            let what = "extended attributes of";
+            format!("fastcp: {source}{what} {} could not be read", files(unread))
+        }),
+    ];
+    lines
+        .into_iter()
+        .flatten()
+        .map(|line| harmless(&line))
+        .collect()
 }
 
 /// A notice about names that `--digests` could not list.

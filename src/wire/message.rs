@@ -138,6 +138,8 @@ messages! {
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.
     0x8020 => Unlinked(u64),
+    // Number of entries that a receiver has not copied because of what exists there.
+    0x8024 => Stayed(u64),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
 }

@@ -224,21 +224,21 @@ impl<'a> Exchange<'a> {
                 RelayStep::Pass(Message::Missing(missing))
             }
             Message::Want(wants) => {
-                let count = |what: WantKind| {
-                    let is_it = |want: &&Want| want.kind == what;
-                    wants.iter().filter(is_it).count() as u64
-                };
-                self.client
-                    .progress
-                    .add_left_elsewhere(count(WantKind::Unchanged), count(WantKind::Stays));
+                let is_unchanged = |want: &&Want| want.kind == WantKind::Unchanged;
+                let unchanged = wants.iter().filter(is_unchanged).count() as u64;
+                self.client.progress.add_unchanged_elsewhere(unchanged);
                 RelayStep::Pass(Message::Want(wants))
+            }
+            Message::Stayed(count) => {
+                self.client.progress.add_staying(count);
+                RelayStep::Taken
             }
             Message::NotKept(some) => {
                 self.client.progress.not_kept().add(&some);
                 RelayStep::Taken
             }
             Message::Summed(answer) => {
-                self.client.progress.add_left_elsewhere(answer.files, 0);
+                self.client.progress.add_unchanged_elsewhere(answer.files);
                 RelayStep::Pass(Message::Summed(answer))
             }
             message @ (Message::SumUp(_)

@@ -2,6 +2,7 @@
 //! journal that records this for a later run.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use super::destination::Sessions;
@@ -30,6 +31,8 @@ pub struct Entries {
     pub rules: Rules,
     pub sessions: Sessions,
     owners: Owners,
+    /// Number of entries that are not copied because of what is at the destination.
+    stayed: AtomicU64,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
@@ -47,6 +50,7 @@ impl Entries {
             rules,
             sessions,
             owners: Owners::default(),
+            stayed: AtomicU64::new(0),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
             sum_key: OnceLock::new(),
@@ -118,18 +122,19 @@ impl Entries {
         }
     }
 
-    /// Accounts for an unchanged file, whose metadata is corrected.
+    /// Corrects the metadata of an unchanged file.
+    pub fn correct(&self, file: &IncomingFile, unchanged: &UnchangedFile) -> Result<()> {
+        dest::correct(&file.slot, &file.entry, unchanged, &self.rules)?;
+        match self.rules.fsync {
+            // The run that copied it may not have made it durable.
+            true => dest::make_durable(&file.slot),
+            false => Ok(()),
+        }
+    }
+
+    /// Accounts for an unchanged file, whose metadata is correct.
     pub fn found_unchanged(&self, file: IncomingFile, unchanged: &UnchangedFile) {
         let IncomingFile { entry, slot, .. } = file;
-        let corrected = dest::correct(&slot, &entry, unchanged, &self.rules);
-        let durable = corrected.and_then(|()| match self.rules.fsync {
-            // The run that copied it may not have made it durable.
-            true => dest::make_durable(&slot),
-            false => Ok(()),
-        });
-        if let Err(error) = durable {
-            return self.fail(entry.id, entry.parent, &error);
-        }
         self.context().progress.add_unchanged(entry.size);
         self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
         self.report.acks.entry(entry.id);
@@ -138,9 +143,15 @@ impl Entries {
 
     /// Accounts for an entry that is not copied because of what is at the destination.
     pub fn stays(&self, id: EntryId, parent: EntryId) {
-        self.context().progress.add_staying(1);
+        self.count_staying();
         self.report.acks.entry(id);
         self.settle(id, parent);
+    }
+
+    /// Counts an entry that is not copied because of what is at the destination.
+    pub fn count_staying(&self) {
+        self.stayed.fetch_add(1, Relaxed);
+        self.context().progress.add_staying(1);
     }
 
     /// A file that is being received.
@@ -301,10 +312,15 @@ impl Entries {
         }
     }
 
-    /// Tells the user's end what this end could not keep.
+    /// Tells the user's end how many entries stayed, and what this end could not keep.
     fn tell_not_kept(&self) {
-        let some = self.rules.not_kept.get();
+        let stayed = self.stayed.load(Relaxed);
+        if stayed > 0 {
+            self.context().say(Message::Stayed(stayed));
+        }
+        let mut some = self.rules.not_kept.get();
         if some != NotKept::default() {
+            some.as_root = u64::from(rustix::process::geteuid().is_root());
             self.context().progress.not_kept().add(&some);
             self.context().say(Message::NotKept(some));
         }

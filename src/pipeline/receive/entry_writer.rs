@@ -48,6 +48,9 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
     });
 }
 
+/// Most sums in one message; senders put in 64.
+const DIRECTORY_SUMS_MAX: usize = 256;
+
 struct EntryWriter<'a> {
     receiver: &'a Receiver,
     destination: &'a CopyDestination,
@@ -73,15 +76,24 @@ impl EntryWriter<'_> {
             }
             Message::Entries(entries) => self.announced(entries),
             Message::Ask(entries) => self.asked(entries),
-            Message::DirectorySums(sums) => sums
-                .iter()
-                .for_each(|sum| self.compare(|own| own.whole(self.entries(), sum))),
+            Message::DirectorySums(sums) if sums.len() > DIRECTORY_SUMS_MAX => {
+                self.breach("more sums than allowed");
+            }
+            Message::DirectorySums(sums) => {
+                for sum in &sums {
+                    if self.context().is_ending() {
+                        return;
+                    }
+                    self.compare(|own| own.whole(self.entries(), sum));
+                }
+            }
             Message::EntrySums(sums) => self.compare(|own| own.some(self.entries(), &sums)),
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| self.entry_end(end)),
             Message::Fault(fault) => self.sender_failed(fault),
             Message::Vanished(fault) if self.context().options.live => self.vanished(fault),
             Message::Special(count) => self.context().progress.add_special(count),
             Message::Unlinked(count) => self.context().progress.add_unlinked(count),
+            Message::NotKept(some) => self.context().progress.not_kept().add(&some),
             Message::AllSent(all) => self.all_sent(&all),
             _ => self.breach("an unexpected type"),
         }
@@ -178,7 +190,7 @@ impl EntryWriter<'_> {
             };
             let kind = match &small {
                 Asked::Missing => WantKind::Fresh,
-                Asked::InPlace(..) => WantKind::Skip,
+                Asked::InPlace(..) | Asked::Failed(_) => WantKind::Skip,
                 Asked::Unchanged(..) => WantKind::Unchanged,
                 Asked::Stays(_) => WantKind::Stays,
                 Asked::Unread(placed) => {
@@ -200,6 +212,10 @@ impl EntryWriter<'_> {
                     self.entries().found_unchanged(file, &unchanged);
                 }
                 Asked::Stays(parent) => self.entries().stays(id, parent),
+                Asked::Failed(failed) => {
+                    let (parent, error) = *failed;
+                    self.entries().fail(id, parent, &error);
+                }
                 Asked::InPlace(placed) => self.receiver.resume.placed_stays(*placed),
                 Asked::Unread(placed) => self.receiver.resume.verify_placed_later(*placed),
             }
@@ -209,7 +225,10 @@ impl EntryWriter<'_> {
     /// What happens to a small file that the sender asks about.
     fn small_file(&self, file: IncomingFile) -> Asked {
         match self.entries().standing(&file.slot, &file.entry) {
-            Ok(Standing::Unchanged(unchanged)) => Asked::Unchanged(Box::new((file, unchanged))),
+            Ok(Standing::Unchanged(unchanged)) => match self.entries().correct(&file, &unchanged) {
+                Ok(()) => Asked::Unchanged(Box::new((file, unchanged))),
+                Err(error) => Asked::Failed(Box::new((file.entry.parent, error))),
+            },
             Ok(Standing::Stays) => Asked::Stays(file.entry.parent),
             // If the place cannot be looked at, the file fails when it is written.
             Ok(Standing::Copied) | Err(_) => self.receiver.resume.resume_small(file),
@@ -335,7 +354,7 @@ impl EntryWriter<'_> {
 
     /// A directory that does not exist and is not made, nor are its children.
     fn leave_out(&self, entry: Entry) {
-        self.context().progress.add_staying(1);
+        self.entries().count_staying();
         self.entries().report.acks.entry(entry.id);
         self.entries().table().leave_out_directory(entry);
     }
@@ -381,10 +400,22 @@ impl EntryWriter<'_> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let journal = self.entries().journal();
         let is_known = journal.is_some_and(|journal| journal.knows(&file.path));
-        match self.entries().standing(&file.slot, &file.entry) {
+        // An earlier session of this command may have written half of it in place.
+        let standing = match is_known && self.entries().rules.inplace {
+            true => Ok(Standing::Copied),
+            false => self.entries().standing(&file.slot, &file.entry),
+        };
+        match standing {
             Ok(Standing::Copied) => {}
-            Ok(Standing::Stays) => return self.entry_stays(&file.entry, true),
+            Ok(Standing::Stays) => {
+                self.receiver.resume.drop_begun(&file);
+                return self.entry_stays(&file.entry, true);
+            }
             Ok(Standing::Unchanged(unchanged)) => {
+                self.receiver.resume.drop_begun(&file);
+                if let Err(error) = self.entries().correct(&file, &unchanged) {
+                    return Some(self.or_skip(Err(error), id, parent));
+                }
                 let kind = WantKind::Unchanged;
                 // Sent first, because the acknowledgement refers to this answer.
                 self.context()
@@ -438,6 +469,11 @@ impl EntryWriter<'_> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         if self.is_begun(&file.entry, &file.path) {
             return self.begun_pipe(file);
+        }
+        match self.entries().standing(&file.slot, &file.entry) {
+            Ok(Standing::Stays) => return self.entry_stays(&file.entry, true),
+            Ok(_) => {}
+            Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         }
         let rules = &self.entries().rules;
         let opened = match rules

@@ -138,11 +138,11 @@ impl PackPlacer {
             Location::Lost => return self.entries.lost_with_directory(entry),
             Location::LeftOut => return self.entries.stays(entry.id, entry.parent),
         };
+        let placed = self.entries.check_name(entry, &slot);
         // A sender that writes a list of digests has not asked.
-        if matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
+        if placed.is_ok() && matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
             return self.entries.stays(entry.id, entry.parent);
         }
-        let placed = self.entries.check_name(entry, &slot);
         match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.entries.rules)) {
             Ok(existing) => {
                 let digest = *blake3::hash(content).as_bytes();

@@ -23,7 +23,7 @@ use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Partial, UnchangedFile};
 use crate::digest::Digest;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::journal::{Journal, UnfinishedFile, identity_of};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
@@ -39,6 +39,8 @@ pub enum Asked {
     Unchanged(Box<(IncomingFile, UnchangedFile)>),
     /// What exists there stays, or nothing new is made. With the entry's parent.
     Stays(EntryId),
+    /// The metadata of an unchanged file cannot be corrected. With the entry's parent.
+    Failed(Box<(EntryId, Error)>),
 }
 
 /// The result for a file that an earlier session may have finished.
@@ -73,6 +75,25 @@ impl Resume {
 
     pub fn context(&self) -> &Context {
         self.files.context()
+    }
+
+    /// Removes what an earlier session has begun of a file that is not copied.
+    pub fn drop_begun(&self, file: &IncomingFile) {
+        let begun = self.entries().journal();
+        let Some(begun) = begun.and_then(|journal| journal.take_begun(&file.path)) else {
+            return;
+        };
+        let (entry, record) = (Arc::new(file.entry.clone()), &begun.file);
+        let place = (&record.inode, record.size);
+        let rules = &self.entries().rules;
+        // Dropping it removes it. What cannot be opened stays, as after any early end.
+        drop(Partial::resume(
+            &file.slot,
+            entry,
+            rules,
+            place,
+            record.inplace,
+        ));
     }
 
     /// Resumes a big file; called on a worker.

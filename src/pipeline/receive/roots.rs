@@ -96,7 +96,11 @@ impl Entries {
         let context = self.context();
         let lists = context.digests.is_some() || context.options.digests;
         let rules = &self.rules;
-        rules.update.sums_up() && !rules.blind && !rules.fsync && !lists
+        // What an earlier session has begun of a file is removed when the file is asked about.
+        let has_begun = self
+            .journal()
+            .is_some_and(|journal| journal.begun_bytes() > 0);
+        rules.update.sums_up() && !rules.blind && !rules.fsync && !lists && !has_begun
     }
 
     /// Opens the journal, which is the lock of this destination. If no journal is possible, the

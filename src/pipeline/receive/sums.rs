@@ -17,14 +17,15 @@ use crate::wire::message::{DirectorySum, EntrySums, SUMS_MAX, SumsAnswer, SumsFo
 /// Bytes of an entry's short sum.
 const SHORT: usize = 8;
 
-/// Most entries of a directory whose short sums are kept, in some 40 MB. In a larger one nothing is
-/// found unchanged by its sum, so each file is compared by itself.
+/// Most entries of a directory whose short sums are kept, in some 40 MB. The others count as
+/// changed, so each is compared by itself.
 const ENTRIES_MAX: usize = 1 << 20;
 
 /// The sums of the destination's directories.
 pub(super) struct OwnSums {
     key: Digest,
     names: OwnerNames,
+    spellings: dest::Spellings,
     /// The directory that was read last.
     last: Option<(EntryId, EntriesThere)>,
 }
@@ -59,6 +60,7 @@ impl OwnSums {
         OwnSums {
             key,
             names: OwnerNames::default(),
+            spellings: dest::Spellings::default(),
             last: None,
         }
     }
@@ -112,6 +114,10 @@ impl OwnSums {
             let Some(dir) = entries.table().comparable(id)? else {
                 return Some(There::New);
             };
+            // There each name is compared with the others when it is announced.
+            if self.spellings.may_confuse(&dir) {
+                return Some(There::New);
+            }
             // A directory that cannot be read has nothing to compare; its files fail, or not, one
             // by one.
             let there = self.read(entries, &dir).unwrap_or_default();
@@ -144,7 +150,7 @@ impl OwnSums {
 
 enum There<'a> {
     Read(&'a EntriesThere),
-    /// The copy made the directory.
+    /// The copy made the directory, or its entries are compared one by one.
     New,
 }
 

@@ -109,6 +109,7 @@ impl SendControl {
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
             Message::SumUp(key) if self.scheduler.landed().is_none() => self.scheduler.sum_up(key),
+            Message::Stayed(count) => self.context.progress.add_staying(count),
             Message::Summed(answer) => {
                 if !self.scheduler.add_sums_answer(answer) {
                     return Err(UnexpectedMessage("answers that it was not asked for"));
@@ -202,11 +203,18 @@ impl SendControl {
     /// The receiver leaves an existing file as it is, or makes no new one.
     fn left(&self, entry: EntryId, is_unchanged: bool) {
         let Some(LeftFile { found, source }) = self.scheduler.leave(entry) else {
+            // A pipe.
+            if let Some(closed) = self.scheduler.close(entry) {
+                self.context.progress.end_name(entry);
+                self.discard(closed);
+            }
             return;
         };
-        match is_unchanged {
-            true => self.context.progress.add_unchanged(found.size),
-            false => self.context.progress.add_staying(1),
+        if is_unchanged {
+            self.context.progress.add_unchanged(found.size);
+        } else if found.links > 1 {
+            // Its further names are not linked to what is there; the file is sent under the next one.
+            self.scheduler.entries_lost(entry..entry + 1);
         }
         if let Some(share) = &self.share {
             share.skip(CacheKey::of(&found));

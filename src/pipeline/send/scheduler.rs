@@ -37,13 +37,10 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
-use crate::wire::message::SumsAnswer;
+use crate::wire::message::{SUMS_MAX, SumsAnswer, SumsFound};
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
-
-/// Most answers about sums that wait for the walk.
-const SUMS_ANSWERS_MAX: usize = 1 << 15;
 
 /// How often a chunk may arrive damaged before its entry fails.
 pub const NACKS_MAX: u8 = 3;
@@ -70,6 +67,8 @@ struct SchedulerState {
     landed: Option<SmallFileMode>,
     /// The receiver's key for sums of directories, if it compares them.
     sum_key: Option<Digest>,
+    /// Number of questions that it has not answered.
+    sums_asked: usize,
     /// Its answers, until the walk takes them.
     sums_answers: Vec<SumsAnswer>,
     /// How far ahead of the first unacknowledged chunk another may begin. Applies to pipes, and to
@@ -162,14 +161,23 @@ impl Scheduler {
         self.state.lock().sum_key
     }
 
-    /// Adds an answer about sums. False if there are more than any walk has asked for.
+    /// Counts questions about sums that are about to be sent.
+    pub fn asking_sums(&self, count: usize) {
+        self.state.lock().sums_asked += count;
+    }
+
+    /// Adds an answer about sums. False if it answers no question, or is too long.
     pub fn add_sums_answer(&self, answer: SumsAnswer) -> bool {
         let mut state = self.state.lock();
-        let has_room = state.sums_answers.len() < SUMS_ANSWERS_MAX;
+        let is_long = matches!(&answer.found, SumsFound::Some(bits) if bits.len() > SUMS_MAX / 8);
+        let Some(asked) = state.sums_asked.checked_sub(1).filter(|_| !is_long) else {
+            return false;
+        };
+        state.sums_asked = asked;
         state.sums_answers.push(answer);
         drop(state);
         self.changed.wake_all();
-        has_room
+        true
     }
 
     /// Takes the answers about sums that have come. If `waits`, waits until there is one.

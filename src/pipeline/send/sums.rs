@@ -11,13 +11,16 @@ use crate::digest::Digest;
 use crate::keep::Keep;
 use crate::manifest::{EntryId, EntryKind};
 use crate::source::FoundFile;
-use crate::wire::message::{DirectorySum, EntryEnd, EntrySums, SUMS_MAX, SumsAnswer, SumsFound};
+use crate::wire::message::{
+    DirectorySum, EntryEnd, EntrySums, SUMS_MAX, SumsAnswer, SumsFound, entry_weight,
+};
 
 /// Bytes of an entry's short sum.
 const SHORT: usize = 8;
 
-/// Most entries that are held back.
+/// Most entries that are held back, and about how many bytes they may take.
 const HELD_MAX: usize = 4 * SUMS_MAX;
+const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// Most directories whose answers are awaited.
 const DIRECTORIES_MAX: usize = 4096;
@@ -37,6 +40,7 @@ pub(super) struct HeldEntries {
     pub terms: Option<SumTerms>,
     directories: HashMap<EntryId, HeldDirectory>,
     held: usize,
+    held_bytes: usize,
     /// Sums to be sent.
     sums: Vec<DirectorySum>,
     entry_sums: Vec<EntrySums>,
@@ -83,12 +87,13 @@ impl HeldEntries {
     /// Holds an entry of a directory back.
     pub(super) fn hold(&mut self, found: FoundFile) {
         let parent = found.entry.parent;
+        self.held_bytes += entry_weight(&found.entry);
         let directory = self.directories.entry(parent).or_default();
         directory.gathered.push(found);
         self.held += 1;
         if directory.gathered.len() == SUMS_MAX {
             self.ask_part(parent);
-        } else if self.held >= HELD_MAX && self.unanswered == 0 {
+        } else if self.holds_much() && self.unanswered == 0 {
             // Directories that the walk has not left hold too much.
             let holding = |(id, directory): (&EntryId, &HeldDirectory)| {
                 (!directory.gathered.is_empty()).then_some(*id)
@@ -181,6 +186,8 @@ impl HeldEntries {
         }
         let entries = directory.parts.remove(&answer.part).ok_or(NotAsked)?;
         self.held -= entries.len();
+        let weights = entries.iter().map(|found| entry_weight(&found.entry));
+        self.held_bytes -= weights.sum::<usize>();
         let differs = |nth: usize| match &answer.found {
             SumsFound::Same => false,
             SumsFound::New | SumsFound::Differ => true,
@@ -229,7 +236,12 @@ impl HeldEntries {
 
     /// True if no more entries should be held back before some are compared.
     pub(super) fn is_full(&self) -> bool {
-        self.unanswered > 0 && (self.held >= HELD_MAX || self.directories.len() >= DIRECTORIES_MAX)
+        let has_many = self.directories.len() >= DIRECTORIES_MAX;
+        self.unanswered > 0 && (self.holds_much() || has_many)
+    }
+
+    fn holds_much(&self) -> bool {
+        self.held >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX
     }
 
     /// True if the receiver has not answered everything.

@@ -208,6 +208,7 @@ impl SourceWalk<'_> {
     fn numbered(&mut self, mut found: FoundFile) -> Result<(), Ended> {
         let number = self.numbers.as_ref().map(EntryNumbers::take);
         found.entry.id = number.unwrap_or_default();
+        found.take_list_from_mode();
         self.entry(found)
     }
 
@@ -223,6 +224,9 @@ impl SourceWalk<'_> {
                 let (sums, entry_sums) = held.take_questions();
                 // A directory is announced before it is compared.
                 self.flush_entries()?;
+                self.sender
+                    .scheduler
+                    .asking_sums(sums.len() + entry_sums.len());
                 let sums = (!sums.is_empty()).then_some(Message::DirectorySums(sums));
                 let entry_sums = entry_sums.into_iter().map(Message::EntrySums);
                 for message in sums.into_iter().chain(entry_sums) {
@@ -416,7 +420,7 @@ impl SourceWalk<'_> {
             return Ok(());
         }
         let some = NotKept {
-            xattrs: entries,
+            unread: entries,
             ..NotKept::default()
         };
         self.sender.context.progress.not_kept().add(&some);

@@ -500,13 +500,11 @@ impl Walk {
     /// An entry with all metadata that is kept.
     fn found(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) -> FoundFile {
         let keep = self.keep;
-        let mode = match self.compares_modes && keep.perms && !keep.acls && kind == EntryKind::File
-        {
-            true => spot.mode_without_list(stat.st_mode),
-            false => stat.st_mode,
-        };
         let mut found = spot.into_found(id, kind, stat, keep);
-        found.entry.mode = mode & 0o7777;
+        // Of a held entry the caller does that.
+        if self.compares_modes && id != 0 {
+            found.take_list_from_mode();
+        }
         if keep.has_names() {
             self.owner_names.name(&mut found.entry, &keep);
         }

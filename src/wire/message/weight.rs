@@ -70,6 +70,7 @@ impl Message {
             | Message::Unlinked(_)
             | Message::SumUp(_)
             | Message::Archive(_)
+            | Message::Stayed(_)
             | Message::NotKept(_) => 0,
         };
         size_of::<Message>() + inside

@@ -28,11 +28,15 @@ ways! { local_push, local_pull, here =>
     what_may_not_be_kept_is_counted,
     each_kind_of_metadata_can_be_left_out,
     an_unchanged_file_needs_no_space,
+    further_names_of_a_file_that_stays_are_copied,
+    attributes_that_are_too_many_are_counted,
+    a_pipe_replaces_no_file_that_is_to_stay,
 }
 
 ways! { local_push =>
     a_file_system_with_coarse_times_has_no_changed_files,
     a_list_of_digests_reads_all_files,
+    a_name_that_another_hides_is_no_unchanged_file,
 }
 
 /// All metadata of an entry that `-a` keeps.
@@ -498,4 +502,92 @@ fn a_list_of_digests_reads_all_files(case: &Case) {
     assert_eq!(number(&told, "files_unchanged"), 0, "{told}");
     let list = fs::read_to_string(list).expect("read the list");
     assert_eq!(list.lines().count(), 2, "{list}");
+}
+
+fn further_names_of_a_file_that_stays_are_copied(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("a", "content");
+    tree.hard_link("b", "a");
+    tree.hard_link("c", "a");
+    let there = case.dst.dir("tree");
+    for name in ["a", "b", "c"] {
+        fs::write(there.path(name), "other").expect("write a file");
+        case.copy(&["-r", "--ignore-existing"], "tree", "")
+            .succeeds();
+        assert_eq!(there.read(name), b"other");
+        let copied: Vec<_> = ["a", "b", "c"]
+            .into_iter()
+            .filter(|one| *one != name)
+            .collect();
+        let inode = there.meta(copied[0]).ino();
+        for one in &copied {
+            assert_eq!(there.read(one), b"content");
+            assert_eq!(there.meta(one).ino(), inode, "one file");
+        }
+        for one in ["a", "b", "c"] {
+            fs::remove_file(there.path(one)).expect("remove it");
+        }
+    }
+}
+
+fn attributes_that_are_too_many_are_counted(case: &Case) {
+    let at = case.src.dir("disk");
+    let Some(_disk) = Mounted::small(&at.0, 10 << 20) else {
+        return skip("a mount");
+    };
+    at.file("tree/file", "content");
+    let long = [7; 40_000];
+    for name in ["user.one", "user.two"] {
+        if xattr::set(at.path("tree/file"), name, &long).is_err() {
+            return skip("a tmpfs with attributes");
+        }
+    }
+    let done = case.copy(&["-a", "--json"], "disk/tree", "");
+    let told = done.succeeds().stdout_text();
+    assert_eq!(number(&told, "unread"), 1, "{told}");
+    done.says("extended attributes of 1 file could not be read");
+    assert_eq!(case.dst.read("tree/file"), b"content");
+}
+
+fn a_pipe_replaces_no_file_that_is_to_stay(case: &Case) {
+    if case.way == Way::LocalPull {
+        return;
+    }
+    let there = case.dst.file("there", "stays");
+    let dest = case.dst("there");
+    let copy = |flags: &[&str]| {
+        let run = case
+            .fastcp()
+            .args(flags)
+            .args(["--from-command", "echo new"]);
+        run.arg(&dest).run()
+    };
+    copy(&["--ignore-existing"]).succeeds();
+    assert_eq!(fs::read(&there).expect("read it"), b"stays");
+    fs::remove_file(&there).expect("remove it");
+    copy(&["--existing"]).succeeds();
+    assert!(!there.exists());
+    copy(&["--update"]).exits(2).says("a pipe");
+    copy(&[]).succeeds();
+    assert_eq!(fs::read(&there).expect("read it"), b"new\n");
+    fs::remove_file(&there).expect("remove it");
+}
+
+/// The second name is refused in every run, and never takes the place of the first.
+fn a_name_that_another_hides_is_no_unchanged_file(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("Makefile", "upper");
+    tree.file("makefile", "lower case");
+    let at = case.dst.dir("disk");
+    let Some(_disk) = Mounted::caseless(case, &at.0) else {
+        return skip("a file system that ignores case");
+    };
+    case.copy(&["-rt"], "tree", "disk").exits(11);
+    let names = at.dir("tree").names();
+    assert_eq!(names.len(), 1);
+    let first = at.read("tree/makefile");
+    for flags in [&["-rt"][..], &["-rt", "--ignore-existing"], &["-rtu"]] {
+        case.copy(flags, "tree", "disk").exits(11);
+        assert_eq!(at.read("tree/makefile"), first, "{flags:?}");
+    }
 }
