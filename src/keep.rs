@@ -1,9 +1,13 @@
 //! What a copy keeps of an entry besides its content, and which existing files it leaves alone.
 
+mod changes;
+
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
+
+pub use changes::{BadChange, MetadataChanges, NewOwner};
 
 /// The extended attribute with the access control list of a file or directory.
 pub const ACCESS_LIST: &str = "system.posix_acl_access";

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::app::{local, retries};
 use crate::error::{Error, Kind, Result, Side};
+use crate::keep::NotKept;
 use crate::pipeline::digest_list::DigestList;
 use crate::progress::{Phase, Progress};
 use crate::report::Reporter;
@@ -26,7 +27,10 @@ const LIST_PATIENCE: Duration = Duration::from_millis(300);
 /// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let mut client = ClientContext::new(progress, reporter);
+    let mut client = ClientContext {
+        strict: request.strict,
+        ..ClientContext::new(progress, reporter)
+    };
     let resumes = !request.options.no_resume;
     let copied = copy(request, &mut client);
     over(&client, copied, resumes, started)
@@ -58,8 +62,13 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         fatal.get_or_insert(error);
         0
     });
-    let (failures, more_failures) = client.failures.take();
     let (elapsed, counters) = (started.elapsed(), client.progress.snapshot());
+    if client.strict && fatal.is_none() && counters.not_kept != NotKept::default() {
+        let message = "some metadata was not kept (--strict)";
+        let error = Error::new(Kind::Entry, Side::Here, message);
+        client.failures.add(&error);
+    }
+    let (failures, more_failures) = client.failures.take();
     Outcome {
         fatal,
         failures,

@@ -36,6 +36,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let all = Arc::<Shutdown>::default();
     let destinations = ends.into_iter().map(|(progress, reporter)| ClientContext {
         shutdown: Arc::new(Shutdown::of_session(&all)),
+        strict: request.strict,
         ..ClientContext::new(progress, reporter)
     });
     let mut destinations: Vec<ClientContext> = destinations.collect();

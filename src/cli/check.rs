@@ -108,7 +108,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     };
     let mut request = Request {
         also,
-        ..request(args, sources, dest, rate_limit)
+        ..request(args, sources, dest, rate_limit)?
     };
     request.options.selector = selector;
     if let Some(file) = digests {

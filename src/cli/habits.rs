@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-const OWNERS: &str = "fastcp gives no other owners and modes; -a keeps those of the source";
 const DELETES: &str = "fastcp never deletes files at the destination";
 const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
@@ -23,7 +22,6 @@ const BACKUPS: &str = "fastcp keeps no backups; --no-clobber keeps files that ex
 
 /// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
-    (&["--chown", "--chmod"], OWNERS),
     (
         &[
             "-z",
@@ -49,6 +47,10 @@ const HABITS: &[(&[&str], &str)] = &[
         "fastcp has no dry run; --probe HOST:PATH measures and copies nothing",
     ),
     (&["--modify-window"], NEWER),
+    (
+        &["--usermap", "--groupmap"],
+        "owners are kept by name; --chown gives all files to one owner, --numeric-ids keeps numbers",
+    ),
     (&["--interactive"], "--no-clobber keeps files that exist"),
     (&["-V"], "write --version"),
     (
@@ -257,7 +259,6 @@ mod tests {
             ("--remove-source-files a h:", "never deletes source files"),
             ("--port 22 a h:", "-P PORT"),
             ("--info=progress2 a h:", "--summary"),
-            ("--chown=me a h:", "gives no other owners"),
             ("--sparse a h:", "keeps holes"),
             ("--rsync-path=x a h:", "--remote-path"),
             ("--dry-run a h:", "--probe"),

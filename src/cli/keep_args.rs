@@ -1,6 +1,7 @@
 //! The options for metadata and for existing files, with rsync's names.
 
-use crate::keep::{Keep, UnchangedBy, Update};
+use crate::error::{Error, Result};
+use crate::keep::{BadChange, Keep, MetadataChanges, UnchangedBy, Update};
 
 const METADATA: &str = "Metadata and links";
 const EXISTING: &str = "Existing files";
@@ -37,6 +38,15 @@ pub(super) struct KeepArgs {
     /// Keep owners and groups by number, not by name
     #[arg(long, help_heading = METADATA)]
     pub numeric_ids: bool,
+    /// Change modes as chmod does: D755,F644 (repeatable)
+    #[arg(long, value_name = "CHANGES", help_heading = METADATA)]
+    chmod: Vec<String>,
+    /// Give the copies to another owner, as root
+    #[arg(long, value_name = "USER[:GROUP]", help_heading = METADATA)]
+    chown: Option<String>,
+    /// Exit 1 if some metadata could not be kept
+    #[arg(long, help_heading = METADATA)]
+    pub strict: bool,
     /// Do not set the times of directories
     #[arg(long, help_heading = METADATA)]
     pub omit_dir_times: bool,
@@ -85,20 +95,39 @@ impl KeepArgs {
             true => Keep::everything(),
             false => Keep::default(),
         };
+        let chown = self.chown.as_deref().unwrap_or_default();
+        let (user, group) = chown.split_once(':').unwrap_or((chown, ""));
+        let (new_user, new_group) = (!user.is_empty(), !group.is_empty());
         // A list without the mode beside it could give the owning group more rights.
         let perms = (all.perms || preserve || self.perms || self.acls) && !self.no_perms;
         Keep {
             perms,
             times: (all.times || preserve || self.times) && !self.no_times,
             omit_dir_times: self.omit_dir_times,
-            owner: (all.owner || self.owner) && !self.no_owner,
-            group: (all.group || self.group) && !self.no_group,
+            owner: (all.owner || self.owner || new_user) && !self.no_owner,
+            group: (all.group || self.group || new_group) && !self.no_group,
             numeric_ids: self.numeric_ids,
             acls: (all.acls || self.acls) && !self.no_acls && perms,
             xattrs: (all.xattrs || self.xattrs) && !self.no_xattrs,
             devices: (all.devices || self.devices) && !self.no_devices,
             specials: (all.specials || self.specials) && !self.no_specials,
         }
+    }
+
+    /// What the copies get instead of the source's modes and owners.
+    ///
+    /// # Errors
+    /// Usage, if a value is malformed.
+    pub(super) fn changes(&self) -> Result<MetadataChanges> {
+        let mut changes = MetadataChanges::default();
+        let malformed = |why: BadChange| Error::usage(why.to_string());
+        for text in &self.chmod {
+            changes.add_modes(text).map_err(malformed)?;
+        }
+        if let Some(text) = &self.chown {
+            changes.set_owner(text).map_err(malformed)?;
+        }
+        Ok(changes)
     }
 
     /// Which existing files stay. `-p` alone never skips a file, as in scp.

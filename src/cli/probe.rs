@@ -60,7 +60,7 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     };
     stdout::check()?;
     let (rate_limit, sample) = (request::rate_limit(&args)?, args.sample.take());
-    let request = request::request(args, Vec::new(), dest.clone(), rate_limit);
+    let request = request::request(args, Vec::new(), dest.clone(), rate_limit)?;
     let probed = Probe::of(request, dest, sample);
     let progress = Progress::default();
     let screen = Screen::open(output, EndHosts::default(), move || progress.snapshot());

@@ -33,10 +33,11 @@ pub(super) fn request(
     sources: Vec<Operand>,
     dest: Operand,
     rate_limit: Option<u64>,
-) -> Request {
+) -> Result<Request> {
+    let changes = Arc::new(args.keep.changes()?);
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
-    Request {
+    Ok(Request {
         sources,
         dest,
         also: Vec::new(),
@@ -68,6 +69,7 @@ pub(super) fn request(
             mkpath: args.mkpath,
             keep,
             update,
+            changes,
             selector: Arc::default(),
         },
         ssh,
@@ -89,9 +91,10 @@ pub(super) fn request(
         trust_partial: args.trust_partial,
         allow_empty: args.allow_empty,
         retry: Retry::of(args.retry_for, args.retries),
+        strict: args.keep.strict,
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),
-    }
+    })
 }
 
 /// The metadata that is kept, and the existing files that stay. Nobody owns the data of a pipe, and

@@ -65,7 +65,7 @@ use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
-use crate::keep::{Keep, NotKeptCounters, Update, is_acl};
+use crate::keep::{Keep, MetadataChanges, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, file_type};
 
 pub use self::device_journal::device_journal;
@@ -102,6 +102,8 @@ pub struct Rules {
     pub keep: Keep,
     /// Which existing files stay.
     pub update: Update,
+    /// Modes and owners that copies get instead of the source's.
+    pub changes: Arc<MetadataChanges>,
     /// Counts the metadata that could not be kept.
     pub not_kept: Arc<NotKeptCounters>,
     /// An existing entry is not replaced.

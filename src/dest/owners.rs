@@ -5,8 +5,11 @@ use std::collections::HashMap;
 use nix::unistd::{Group, User};
 use parking_lot::Mutex;
 
-use crate::keep::Keep;
+use super::Rules;
+use crate::error::{Error, Kind, Result, Side};
+use crate::keep::{MetadataChanges, NewOwner};
 use crate::manifest::Entry;
+use crate::units::printable;
 
 /// Most names that are remembered; more are looked up each time.
 const NAMES_MAX: usize = 10_000;
@@ -22,26 +25,50 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Replaces the source's numbers of owner and group by those that their names have here. A name
-    /// that is not known here keeps its number.
-    pub fn localize(&self, entry: &mut Entry, keep: &Keep) {
-        if keep.numeric_ids {
+    /// MetadataChanges owner, group and mode as `--chown` and `--chmod` say. Then replaces the source's numbers
+    /// of owner and group by those that their names have here. A name that is not known here keeps
+    /// its number.
+    pub fn localize(&self, entry: &mut Entry, rules: &Rules) {
+        let keep = &rules.keep;
+        entry.change(&rules.changes);
+        if keep.numeric_ids && rules.changes.is_empty() {
             return;
         }
         if keep.owner && !entry.user.is_empty() {
-            let found = look_up(&self.users, &entry.user, |name| {
-                let user = User::from_name(name).ok().flatten();
-                user.map(|user| user.uid.as_raw())
-            });
-            entry.uid = found.unwrap_or(entry.uid);
+            entry.uid = self.user(&entry.user).unwrap_or(entry.uid);
         }
         if keep.group && !entry.group.is_empty() {
-            let found = look_up(&self.groups, &entry.group, |name| {
-                let group = Group::from_name(name).ok().flatten();
-                group.map(|group| group.gid.as_raw())
-            });
-            entry.gid = found.unwrap_or(entry.gid);
+            entry.gid = self.group(&entry.group).unwrap_or(entry.gid);
         }
+    }
+
+    /// # Errors
+    /// `Kind::Refused` if this host does not know the user or group of `--chown`.
+    pub fn check(&self, changes: &MetadataChanges) -> Result<()> {
+        let unknown = |what: &str, name: &[u8]| {
+            let name = printable(name);
+            let message = format!("there is no {what} {name} (--chown)");
+            Err(Error::new(Kind::Refused, Side::Dest, message))
+        };
+        match (&changes.user, &changes.group) {
+            (Some(NewOwner::Name(name)), _) if self.user(name).is_none() => unknown("user", name),
+            (_, Some(NewOwner::Name(name))) if self.group(name).is_none() => unknown("group", name),
+            _ => Ok(()),
+        }
+    }
+
+    fn user(&self, name: &[u8]) -> Option<u32> {
+        look_up(&self.users, name, |name| {
+            let user = User::from_name(name).ok().flatten();
+            user.map(|user| user.uid.as_raw())
+        })
+    }
+
+    fn group(&self, name: &[u8]) -> Option<u32> {
+        look_up(&self.groups, name, |name| {
+            let group = Group::from_name(name).ok().flatten();
+            group.map(|group| group.gid.as_raw())
+        })
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) fn rules() -> Rules {
     Rules {
         keep: Keep::default(),
         update: Update::default(),
+        changes: Arc::default(),
         not_kept: Arc::default(),
         no_clobber: false,
         fsync: false,

@@ -45,6 +45,8 @@ pub struct ClientContext {
     pub shared: Option<SharedSource>,
     /// Set if the session only measures the link; it is over when that is done.
     pub probe: Option<Arc<dyn LinkTest>>,
+    /// `--strict`: metadata that could not be kept is a failure.
+    pub strict: bool,
 }
 
 impl ClientContext {
@@ -66,6 +68,7 @@ impl ClientContext {
             verdict: Arc::default(),
             shared: None,
             probe: None,
+            strict: false,
         }
     }
 

@@ -200,6 +200,7 @@ pub fn rules(request: &Request) -> Rules {
     Rules {
         keep: request.options.keep,
         update: request.options.update,
+        changes: request.options.changes.clone(),
         not_kept: Arc::default(),
         no_clobber: request.options.no_clobber,
         fsync: request.options.fsync,

@@ -78,6 +78,8 @@ pub struct Request {
     /// `--allow-empty`: a pipe that ends without data may replace a file that has content.
     pub allow_empty: bool,
     pub retry: Retry,
+    /// `--strict`: metadata that could not be kept is a failure.
+    pub strict: bool,
     pub encrypt: bool,
     /// The files that `--digests` writes, one for each destination; empty without the flag.
     pub digest_lists: Vec<PathBuf>,
@@ -157,6 +159,7 @@ impl Request {
             trust_partial: false,
             allow_empty: false,
             retry: Retry::never(),
+            strict: false,
             encrypt: true,
             digest_lists: Vec::new(),
         }
@@ -223,7 +226,13 @@ impl Request {
             true => Keep::modes_and_times(),
             false => Keep::default(),
         };
-        self.options.keep != usual || self.options.update.asks()
+        let CopyOptions {
+            keep,
+            update,
+            changes,
+            ..
+        } = &self.options;
+        *keep != usual || update.asks() || !changes.is_empty()
     }
 
     /// The message that says so.
@@ -231,6 +240,7 @@ impl Request {
         let archive = Archive {
             keep: self.options.keep,
             update: self.options.update,
+            changes: (*self.options.changes).clone(),
         };
         self.archives().then_some(Message::Archive(archive))
     }

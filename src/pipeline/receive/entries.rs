@@ -106,9 +106,15 @@ impl Entries {
         })
     }
 
-    /// Gives the entry the owner and group that its source's names have on this host.
+    /// Gives the entry the mode, owner and group that its copy gets on this host.
     pub fn localize(&self, entry: &mut Entry) {
-        self.owners.localize(entry, &self.rules.keep);
+        self.owners.localize(entry, &self.rules);
+    }
+
+    /// # Errors
+    /// If this host does not know the owner that the user wants.
+    pub fn check_owners(&self) -> Result<()> {
+        self.owners.check(&self.rules.changes)
     }
 
     /// What happens to a file, given what exists in its place. With a list of digests the content of

@@ -37,6 +37,7 @@ impl Entries {
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
+        self.check_owners()?;
         self.context().progress.set_totals(roots.totals);
         let unfinished = |slot: &EntrySlot, root: &Root| {
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());

@@ -202,7 +202,7 @@ impl SendControl {
 
     /// The receiver leaves an existing file as it is, or makes no new one.
     fn left(&self, entry: EntryId, is_unchanged: bool) {
-        let Some(LeftFile { found, source }) = self.scheduler.leave(entry) else {
+        let Some(LeftFile { found, source }) = self.scheduler.leave(entry, is_unchanged) else {
             // A pipe.
             if let Some(closed) = self.scheduler.close(entry) {
                 self.context.progress.end_name(entry);
@@ -212,9 +212,6 @@ impl SendControl {
         };
         if is_unchanged {
             self.context.progress.add_unchanged(found.size);
-        } else if found.links > 1 {
-            // Its further names are not linked to what is there; the file is sent under the next one.
-            self.scheduler.entries_lost(entry..entry + 1);
         }
         if let Some(share) = &self.share {
             share.skip(CacheKey::of(&found));

@@ -6,9 +6,10 @@
 //! A large directory is compared in parts from the start, so that few entries are held back.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::keep::Keep;
+use crate::keep::{Keep, MetadataChanges};
 use crate::manifest::{EntryId, EntryKind};
 use crate::source::FoundFile;
 use crate::wire::message::{
@@ -26,10 +27,12 @@ const HELD_BYTES_MAX: usize = 16 << 20;
 const DIRECTORIES_MAX: usize = 4096;
 
 /// How the receiver compares, once it has said so.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct SumTerms {
     pub key: Digest,
     pub keep: Keep,
+    /// What the destination's entries have instead of the source's modes and owners.
+    pub changes: Arc<MetadataChanges>,
     pub has_time: bool,
 }
 
@@ -125,7 +128,7 @@ impl HeldEntries {
     }
 
     fn ask_whole(&mut self, id: EntryId) {
-        let (Some(terms), Some(directory)) = (self.terms, self.directories.get_mut(&id)) else {
+        let (Some(terms), Some(directory)) = (&self.terms, self.directories.get_mut(&id)) else {
             return;
         };
         let gathered = std::mem::take(&mut directory.gathered);
@@ -155,7 +158,7 @@ impl HeldEntries {
 
     /// Asks about each entry of a part.
     fn ask_entries(&mut self, id: EntryId, part: u32) {
-        let (Some(terms), Some(directory)) = (self.terms, self.directories.get(&id)) else {
+        let (Some(terms), Some(directory)) = (&self.terms, self.directories.get(&id)) else {
             return;
         };
         let entries = directory.parts.get(&part).into_iter().flatten();
@@ -252,7 +255,12 @@ impl HeldEntries {
 
 impl SumTerms {
     fn sum(&self, found: &FoundFile) -> Digest {
-        found.entry.sum(&self.key, &self.keep, self.has_time)
+        if self.changes.is_empty() {
+            return found.entry.sum(&self.key, &self.keep, self.has_time);
+        }
+        let mut entry = found.entry.clone();
+        entry.change(&self.changes);
+        entry.sum(&self.key, &self.keep, self.has_time)
     }
 }
 

@@ -188,6 +188,7 @@ impl SourceWalk<'_> {
             let terms = |key| SumTerms {
                 key,
                 keep: self.sender.context.options.keep,
+                changes: self.sender.context.options.changes.clone(),
                 has_time: update.unchanged_by == UnchangedBy::SizeAndTime
                     || self.sender.context.options.keep.times,
             };

@@ -55,10 +55,19 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         open.options.keep = Keep::modes_and_times();
     }
     if archives {
-        let Message::Archive(Archive { keep, update }) = next().await? else {
+        let Message::Archive(archive) = next().await? else {
             return Err(breach("no message about metadata"));
         };
+        let Archive {
+            keep,
+            update,
+            changes,
+        } = archive;
+        if !changes.is_within_limits() {
+            return Err(breach("more changes of modes than allowed"));
+        }
         (open.options.keep, open.options.update) = (keep, update);
+        open.options.changes = Arc::new(changes);
     }
     Ok((open, secret))
 }

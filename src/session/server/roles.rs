@@ -171,6 +171,7 @@ pub(super) fn rules(open: &Open) -> Rules {
     Rules {
         keep: open.options.keep,
         update: open.options.update,
+        changes: open.options.changes.clone(),
         not_kept: Arc::default(),
         no_clobber: open.options.no_clobber,
         fsync: open.options.fsync,

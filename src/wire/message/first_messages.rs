@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
-use crate::keep::{Keep, Update};
+use crate::keep::{Keep, MetadataChanges, Update};
 use crate::outcome::Remembered;
 use crate::selection::Selector;
 
@@ -76,6 +76,9 @@ pub struct CopyOptions {
     /// Which existing files stay. Sent in the same message.
     #[serde(skip)]
     pub update: Update,
+    /// Modes and owners that copies get instead. Sent in the same message.
+    #[serde(skip)]
+    pub changes: Arc<MetadataChanges>,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
@@ -152,10 +155,11 @@ pub struct Ports {
 }
 
 /// What a copy does beyond `-p` with metadata and existing files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Archive {
     pub keep: Keep,
     pub update: Update,
+    pub changes: MetadataChanges,
 }
 
 /// Most sessions of one command.

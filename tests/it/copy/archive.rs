@@ -31,6 +31,7 @@ ways! { local_push, local_pull, here =>
     further_names_of_a_file_that_stays_are_copied,
     attributes_that_are_too_many_are_counted,
     a_pipe_replaces_no_file_that_is_to_stay,
+    copies_get_other_modes_and_owners,
 }
 
 ways! { local_push =>
@@ -401,6 +402,14 @@ fn what_may_not_be_kept_is_counted(case: &Case) {
     ] {
         assert_eq!(number(&told, key), count, "{key}: {told}");
     }
+    let strict = case.copying(&["-a", "--strict"], "tree", "strict");
+    let strict = strict.under([
+        "setpriv".to_owned(),
+        format!("--bounding-set={powers}"),
+        format!("--inh-caps={powers}"),
+    ]);
+    strict.run().exits(1).says("--strict");
+    fs::remove_dir_all(case.dst.path("strict")).expect("remove the copy");
     done.says("owners of 4 files were not kept")
         .says("1 device was not made");
     assert_same_but_for_the_device(&tree, &case.dst.dir("tree"));
@@ -590,4 +599,44 @@ fn a_name_that_another_hides_is_no_unchanged_file(case: &Case) {
         case.copy(flags, "tree", "disk").exits(11);
         assert_eq!(at.read("tree/makefile"), first, "{flags:?}");
     }
+}
+
+fn copies_get_other_modes_and_owners(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "content");
+    tree.file("sub/program", "content");
+    tree.file("sub/big", noise(1, 2 * MIB));
+    tree.link("sub/link", "big");
+    tree.mode("sub/program", 0o755);
+    if chown(tree.path("file"), Some(5), Some(6)).is_err() {
+        return skip("root");
+    }
+    let flags = [
+        "-a",
+        "--chmod=Dg+s,F640",
+        "--chmod",
+        "u+X",
+        "--chown=7:root",
+        "--json",
+    ];
+    case.copy(&flags, "tree/", "new").succeeds();
+    let there = kept(&case.dst.path("new"));
+    for (path, kept) in &there {
+        assert_eq!(kept.owner, (7, 0), "{path:?}");
+    }
+    let mode = |path: &str| there[Path::new(path)].mode & 0o7777;
+    let modes = ["", "file", "sub", "sub/program", "sub/big"].map(mode);
+    assert_eq!(modes, [0o2755, 0o640, 0o2755, 0o640, 0o640]);
+    let told = case.copy(&flags, "tree/", "new").succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 3, "{told}");
+    assert_eq!(there, kept(&case.dst.path("new")));
+
+    let flags = ["-r", "--chown", "no-such-user", "--chmod=a="];
+    case.copy(&flags, "tree", "not")
+        .exits(11)
+        .says("no-such-user");
+    assert!(!case.dst.has("not"));
+    case.copy(&["-r", "--chmod=q"], "tree", "not")
+        .exits(2)
+        .says("q is no change");
 }

@@ -101,6 +101,7 @@ fn messages() -> Vec<Message> {
         mkpath: false,
         keep: Default::default(),
         update: Default::default(),
+        changes: Default::default(),
         selector: Default::default(),
     };
     let receiver = Role::Receiver {

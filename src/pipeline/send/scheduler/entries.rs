@@ -142,7 +142,9 @@ impl Scheduler {
     }
 
     /// Forgets a file that the receiver leaves as it is. None if it failed here in the meantime.
-    pub fn leave(&self, entry: EntryId) -> Option<LeftFile> {
+    /// Further names of a file that is not unchanged are not linked to what is there, so the file is
+    /// sent under the next one.
+    pub fn leave(&self, entry: EntryId, is_unchanged: bool) -> Option<LeftFile> {
         let mut state = self.state.lock();
         let left = match state.asked.take_asked(entry) {
             Some(member) => LeftFile {
@@ -157,6 +159,10 @@ impl Scheduler {
                 }
             }
         };
+        if left.found.links > 1 && !is_unchanged {
+            // Under one lock, because the walk goes on when nothing is asked.
+            state.entries.fail(entry..entry + 1);
+        }
         drop(state);
         self.wake();
         Some(left)
