@@ -33,6 +33,14 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
             "an unknown special file",
         ));
     };
+    let is_wanted = match special.is_device() {
+        true => rules.keep.devices,
+        false => rules.keep.specials,
+    };
+    if !is_wanted {
+        let what = "a special file that nobody asked for";
+        return Err(Error::breach(Side::Dest, "the sender", what).at(slot.path()));
+    }
     let not_made = || {
         let (devices, specials) = match special.is_device() {
             true => (1, 0),

@@ -15,6 +15,7 @@ mod pipes;
 mod receiver;
 mod secret;
 mod texts;
+mod unchanged;
 mod wanted;
 mod wire;
 
