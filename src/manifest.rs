@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::byte_strings;
 use crate::digest::Digest;
-use crate::keep::{Keep, MetadataChanges, NewOwner};
+use crate::keep::Keep;
 
 /// Numbered per session without gaps, from 1, in the order of their announcement. A parent's number
 /// is lower than its children's.
@@ -345,26 +345,6 @@ impl Entry {
     /// True if the file was recently written, by its host's clock.
     pub fn is_young(&self) -> bool {
         self.has(YOUNG)
-    }
-
-    /// Gives the entry the mode and the owners of `--chmod` and `--chown`.
-    pub fn change(&mut self, changes: &MetadataChanges) {
-        if !matches!(self.kind, EntryKind::Symlink(_)) {
-            self.mode = changes.mode(self.mode, self.kind == EntryKind::Directory);
-        }
-        for (new, name, id) in [
-            (&changes.user, &mut self.user, &mut self.uid),
-            (&changes.group, &mut self.group, &mut self.gid),
-        ] {
-            match new {
-                None => {}
-                Some(NewOwner::Number(number)) => {
-                    name.clear();
-                    *id = *number;
-                }
-                Some(NewOwner::Name(new)) => name.clone_from(new),
-            }
-        }
     }
 
     /// A keyed hash of everything about the entry that `keep` says, but not of its place in a tree or

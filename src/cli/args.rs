@@ -343,6 +343,11 @@ pub(super) struct Ignored {
 }
 
 impl Ignored {
+    /// `-X`, which takes a value; rsync's takes none.
+    pub(super) fn has_sftp_options(&self) -> bool {
+        !self.sftp_options.is_empty()
+    }
+
     /// A line for each letter that was given.
     pub(super) fn told(&self) -> Vec<String> {
         [

@@ -40,6 +40,12 @@ impl Order {
 /// Usage.
 pub(super) fn order(mut args: Args) -> Result<Order> {
     let operands = std::mem::take(&mut args.operands);
+    if args.keep.archive && args.ignored.has_sftp_options() {
+        return Err(Error::usage(
+            "-X takes a value, as in scp: write -a, which keeps extended attributes and access \
+             control lists too (see fastcp --help rsync)",
+        ));
+    }
     let (sources, dest) = ends(operands, &args)?;
     let also = fan_out::also(&args, &sources, &dest)?;
     check_between(&sources, &dest, &args)?;

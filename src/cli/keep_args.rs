@@ -1,5 +1,6 @@
 //! The options for metadata and for existing files, with rsync's names.
 
+use crate::dest::process_umask;
 use crate::error::{Error, Result};
 use crate::keep::{BadChange, Keep, MetadataChanges, UnchangedBy, Update};
 
@@ -122,7 +123,9 @@ impl KeepArgs {
         let mut changes = MetadataChanges::default();
         let malformed = |why: BadChange| Error::usage(why.to_string());
         for text in &self.chmod {
-            changes.add_modes(text).map_err(malformed)?;
+            changes
+                .add_modes(text, process_umask())
+                .map_err(malformed)?;
         }
         if let Some(text) = &self.chown {
             changes.set_owner(text).map_err(malformed)?;

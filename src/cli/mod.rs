@@ -127,8 +127,12 @@ fn usage(error: &clap::Error) -> String {
         return line + "\n";
     }
     let text = error.render().to_string();
+    let hint = match text.contains("'-l <KBIT>'") {
+        true => "(-l is scp's letter for a rate; symbolic links are always kept)\n",
+        false => "",
+    };
     match text.strip_prefix("error: ") {
-        Some(fault) => format!("fastcp: {fault}"),
+        Some(fault) => format!("fastcp: {fault}{hint}"),
         None => text,
     }
 }

@@ -186,13 +186,16 @@ impl Directory {
             self.restore
         };
         self.restore = None;
-        if let Some(mode) = mode {
+        if let Some(mode) = mode
+            && mode != self.stat()?.st_mode & 0o7777
+        {
             self.chmod(mode)?;
         }
         if is_ours {
             attributes::give_after_mode(&marked, &slot, entry, rules)?;
         }
-        if is_ours && rules.keep.times && !rules.keep.omit_dir_times {
+        let has_times = rules.keep.times && !rules.keep.omit_dir_times;
+        if is_ours && has_times && Timestamp::mtime(&self.stat()?) != entry.mtime {
             let times = times_of(entry);
             let set = self.dir.handle().and_then(|fd| Ok(futimens(&*fd, &times)?));
             set.map_err(|cause| self.error("cannot set the times", cause))?;

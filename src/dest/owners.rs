@@ -6,6 +6,7 @@ use nix::unistd::{Group, User};
 use parking_lot::Mutex;
 
 use super::Rules;
+use crate::dir::attributes::change;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{MetadataChanges, NewOwner};
 use crate::manifest::Entry;
@@ -30,7 +31,7 @@ impl Owners {
     /// its number.
     pub fn localize(&self, entry: &mut Entry, rules: &Rules) {
         let keep = &rules.keep;
-        entry.change(&rules.changes);
+        change(entry, &rules.changes);
         if keep.numeric_ids && rules.changes.is_empty() {
             return;
         }

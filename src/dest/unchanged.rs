@@ -76,10 +76,16 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
             UnchangedBy::Size => true,
             UnchangedBy::SizeAndTime => time == entry.mtime || is_rounded(slot, entry.mtime, time),
         };
-    Ok(match is_unchanged {
-        true => Standing::Unchanged(UnchangedFile(old)),
-        false => Standing::Copied,
-    })
+    if !is_unchanged {
+        return Ok(Standing::Copied);
+    }
+    // A correction would change all names of the file, which the source has as separate files, or
+    // which are older snapshots.
+    let is_shared = entry.links <= 1 && old.st_nlink > 1;
+    if is_shared && !rules.untouched && !rules.no_clobber && differs(slot, entry, &old, rules)? {
+        return Ok(Standing::Copied);
+    }
+    Ok(Standing::Unchanged(UnchangedFile(old)))
 }
 
 /// Times are kept in steps of so many nanoseconds: NTFS and SMB; UFS and some network file systems;

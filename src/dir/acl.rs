@@ -96,6 +96,33 @@ impl Acl {
         masked
     }
 
+    /// The list after a change of the mode to `mode`, as `chmod` does it: a mask stands for the
+    /// permissions of the group.
+    fn with_mode(&self, mode: u32) -> Acl {
+        let has_mask = self.permissions(MASK).is_some();
+        let mut changed = self.clone();
+        for line in &mut changed.0 {
+            line.permissions = match line.tag {
+                USER_OBJ => (mode >> 6 & 7) as u16,
+                MASK => (mode >> 3 & 7) as u16,
+                GROUP_OBJ if !has_mask => (mode >> 3 & 7) as u16,
+                OTHER => (mode & 7) as u16,
+                _ => continue,
+            };
+        }
+        changed
+    }
+
+    /// The permission bits of a file with this list.
+    fn mode(&self) -> u32 {
+        let of = |tag| u32::from(self.permissions(tag).unwrap_or(0));
+        let group = match self.permissions(MASK) {
+            Some(mask) => u32::from(mask),
+            None => of(GROUP_OBJ),
+        };
+        of(USER_OBJ) << 6 | group << 3 | of(OTHER)
+    }
+
     /// Sets the list on an open file, or the equivalent mode together with the bits `set_id`.
     pub fn give(&self, file: impl AsFd, set_id: u32) -> rustix::io::Result<()> {
         if self.permissions(MASK).is_some() {
@@ -116,6 +143,20 @@ impl Acl {
         let line = self.0.iter().find(|line| line.tag == tag)?;
         Some(line.permissions & 7)
     }
+}
+
+/// Applies `change` to the mode of a file that has the list `value`, and to the list. Returns the new
+/// list, and the new mode without it. None if `value` is no list.
+pub fn change_mode(
+    value: &[u8],
+    mode: u32,
+    change: impl FnOnce(u32) -> u32,
+) -> Option<(Vec<u8>, u32)> {
+    let list = Acl::parse(value)?;
+    let mode = change(mode & !0o777 | list.mode());
+    let list = list.with_mode(mode);
+    let without = mode & !0o070 | list.owning_group() << 3;
+    Some((list.bytes(), without))
 }
 
 /// The mode for a copy that does not get the source's list. With a list, the group bits are its

@@ -15,8 +15,8 @@ use rustix::fs::{getxattr, lgetxattr, listxattr, llistxattr};
 use rustix::io::Errno;
 
 use super::acl;
-use crate::keep::Keep;
-use crate::manifest::{Attribute, Entry};
+use crate::keep::{Keep, MetadataChanges, NewOwner};
+use crate::manifest::{Attribute, Entry, EntryKind};
 
 /// The longest list of names and the longest value on Linux, in bytes.
 const LEN_MAX: usize = 64 << 10;
@@ -155,6 +155,47 @@ pub fn mode_beside(mode: u32, attributes: &[Attribute]) -> Option<u32> {
         room.copy_from_slice(value);
         Ok(value.len())
     }))
+}
+
+/// Gives `entry` the mode and the owners of `--chmod` and `--chown`. With an access control list the
+/// change of the mode applies to the list, as chmod does it.
+pub fn change(entry: &mut Entry, changes: &MetadataChanges) {
+    if changes.is_empty() {
+        return;
+    }
+    let is_directory = entry.kind == EntryKind::Directory;
+    let new_mode = |mode| changes.mode(mode, is_directory);
+    let mut attributes = entry.attributes().unwrap_or_default();
+    let list = attributes
+        .iter_mut()
+        .find(|one| one.name == acl::ACCESS.as_bytes());
+    let changed = list.and_then(|list| {
+        let (value, mode) = acl::change_mode(&list.value, entry.mode, new_mode)?;
+        list.value = value;
+        Some(mode)
+    });
+    match changed {
+        Some(mode) => {
+            entry.mode = mode;
+            // It has as many bytes as before.
+            entry.set_attributes(&attributes);
+        }
+        None if matches!(entry.kind, EntryKind::Symlink(_)) => {}
+        None => entry.mode = new_mode(entry.mode),
+    }
+    for (new, name, id) in [
+        (&changes.user, &mut entry.user, &mut entry.uid),
+        (&changes.group, &mut entry.group, &mut entry.gid),
+    ] {
+        match new {
+            None => {}
+            Some(NewOwner::Number(number)) => {
+                name.clear();
+                *id = *number;
+            }
+            Some(NewOwner::Name(new)) => name.clone_from(new),
+        }
+    }
 }
 
 /// Names of users and groups by number, each looked up once.

@@ -63,16 +63,17 @@ impl MetadataChanges {
     }
 
     /// Adds the changes of one `--chmod`, in chmod's syntax, with rsync's `D` or `F` before a change
-    /// that is only for directories or files.
+    /// that is only for directories or files. A change without a class leaves the bits of `umask` as
+    /// they are.
     ///
     /// # Errors
     /// If the text is no such list.
-    pub fn add_modes(&mut self, text: &str) -> Result<(), BadChange> {
+    pub fn add_modes(&mut self, text: &str, umask: u32) -> Result<(), BadChange> {
         for part in text.split(',') {
             if self.modes.len() >= CHANGES_MAX {
                 return Err(BadChange::TooMany);
             }
-            let change = ModeChange::parse(part);
+            let change = ModeChange::parse(part, umask as u16);
             let change = change.ok_or_else(|| BadChange::Mode(part.to_owned()))?;
             self.modes.push(change);
         }
@@ -128,7 +129,7 @@ impl MetadataChanges {
 
 impl ModeChange {
     /// `D755`, `g+s`, `ug=rwX`, `Fo-w`.
-    fn parse(text: &str) -> Option<ModeChange> {
+    fn parse(text: &str, umask: u16) -> Option<ModeChange> {
         let (of, text) = match text.as_bytes().first()? {
             b'D' => (ChangedKind::Directories, &text[1..]),
             b'F' => (ChangedKind::Files, &text[1..]),
@@ -159,7 +160,7 @@ impl ModeChange {
             };
         }
         if classes.is_empty() {
-            whose = 0o7777;
+            whose = 0o7777 & !umask;
         }
         let (mut bits, mut execute) = (0, 0);
         for letter in letters.chars() {
@@ -201,7 +202,7 @@ mod tests {
 
     fn changed(text: &str, mode: u32, is_directory: bool) -> u32 {
         let mut changes = MetadataChanges::default();
-        changes.add_modes(text).unwrap();
+        changes.add_modes(text, 0o022).unwrap();
         changes.mode(mode, is_directory)
     }
 
@@ -215,6 +216,7 @@ mod tests {
             ("a=", 0, 0),
             ("+t", 0o1640, 0o1751),
             ("600", 0o600, 0o600),
+            ("-w", 0o440, 0o551),
             ("o=,u-w,F444,Fu+w", 0o644, 0o550),
         ] {
             let found = (changed(text, 0o640, false), changed(text, 0o751, true));
@@ -224,7 +226,7 @@ mod tests {
         assert_eq!(changed("go=X", 0o744, false), 0o711);
         for text in ["", "rwx", "u+q", "z+r", "99", "D", "u+r,", "77777"] {
             assert!(
-                MetadataChanges::default().add_modes(text).is_err(),
+                MetadataChanges::default().add_modes(text, 0).is_err(),
                 "{text}"
             );
         }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::digest::Digest;
+use crate::dir::attributes::change;
 use crate::keep::{Keep, MetadataChanges};
 use crate::manifest::{EntryId, EntryKind};
 use crate::source::FoundFile;
@@ -259,7 +260,7 @@ impl SumTerms {
             return found.entry.sum(&self.key, &self.keep, self.has_time);
         }
         let mut entry = found.entry.clone();
-        entry.change(&self.changes);
+        change(&mut entry, &self.changes);
         entry.sum(&self.key, &self.keep, self.has_time)
     }
 }

@@ -32,6 +32,9 @@ ways! { local_push, local_pull, here =>
     attributes_that_are_too_many_are_counted,
     a_pipe_replaces_no_file_that_is_to_stay,
     copies_get_other_modes_and_owners,
+    a_change_of_modes_applies_to_a_list,
+    files_that_are_linked_only_there_do_not_share_a_correction,
+    directories_that_are_right_are_not_touched,
 }
 
 ways! { local_push =>
@@ -639,4 +642,67 @@ fn copies_get_other_modes_and_owners(case: &Case) {
     case.copy(&["-r", "--chmod=q"], "tree", "not")
         .exits(2)
         .says("q is no change");
+}
+
+fn a_change_of_modes_applies_to_a_list(case: &Case) {
+    let tree = case.src.dir("tree");
+    for path in ["file", "dir/file"] {
+        tree.file(path, "content");
+        tree.mode(path, 0o666);
+        if xattr::set(tree.path(path), LIST, &list(6, 7)).is_err() {
+            return skip("a file system with lists");
+        }
+    }
+    case.copy(&["-a", "--chmod=go-w,o="], "tree/", "new")
+        .succeeds();
+    // As rsync 3.5 and chmod do it.
+    for path in ["file", "dir/file"] {
+        let at = case.dst.path("new").join(path);
+        assert_eq!(xattr::get(&at, LIST).expect("read it"), Some(list(6, 5)));
+        assert_eq!(case.dst.mode_of(&at), 0o650);
+    }
+    let told = case.copy(&["-a", "--chmod=go-w,o=", "--json"], "tree/", "new");
+    let told = told.succeeds().stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 2, "{told}");
+}
+
+/// Two files of the source that were one, or an older snapshot.
+fn files_that_are_linked_only_there_do_not_share_a_correction(case: &Case) {
+    let tree = case.src.dir("tree");
+    for path in ["a", "big a"] {
+        tree.file(path, noise(1, if path == "a" { 10 } else { 2 * MIB }));
+        tree.mode(path, 0o644);
+    }
+    tree.hard_link("b", "a");
+    tree.hard_link("big b", "big a");
+    case.copy(&["-a"], "tree", "").succeeds();
+    for (path, other) in [("b", "a"), ("big b", "big a")] {
+        fs::remove_file(tree.path(path)).expect("remove a name");
+        tree.file(path, tree.read(other));
+        let time = tree.meta(other);
+        tree.time(path, time.mtime() as u64, time.mtime_nsec() as u32);
+        tree.mode(path, 0o600);
+    }
+    case.copy(&["-a"], "tree", "").succeeds();
+    let there = case.dst.dir("tree");
+    assert_kept(&tree.0, &there.0);
+    let told = case
+        .copy(&["-a", "--json"], "tree", "")
+        .succeeds()
+        .stdout_text();
+    assert_eq!(number(&told, "files_unchanged"), 4, "{told}");
+}
+
+fn directories_that_are_right_are_not_touched(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("sub/file", "content");
+    tree.mode("sub", 0o2750);
+    case.copy(&["-a"], "tree/", "new").succeeds();
+    let changed = |path: &str| {
+        let meta = case.dst.meta(Path::new("new").join(path));
+        (meta.ctime(), meta.ctime_nsec())
+    };
+    let before = changed("sub");
+    case.copy(&["-a"], "tree/", "new").succeeds();
+    assert_eq!(changed("sub"), before);
 }
