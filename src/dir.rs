@@ -10,6 +10,7 @@ pub mod attributes;
 mod confine;
 pub mod home;
 pub mod open_files;
+mod reader;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -22,6 +23,7 @@ use acl::Acl;
 pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
 pub use open_files::open_share;
 use parking_lot::Mutex;
+pub use reader::{DirReader, ReadName};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
 };
@@ -201,6 +203,28 @@ impl Dir {
     /// Device and inode.
     pub fn identity(&self) -> (u64, u64) {
         (self.dev, self.ino)
+    }
+
+    /// Device and inode of this directory and of those above it, up to the root of the file system
+    /// tree, or as many as can be looked at.
+    pub fn with_those_above(self: &Arc<Dir>, most: usize) -> Vec<(u64, u64)> {
+        let mut found = vec![self.identity()];
+        let up = |fd: &OwnedFd| {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat(fd, "..", flags, Mode::empty())
+        };
+        let mut next = self.handle().and_then(|fd| Ok(up(&fd)?));
+        while let Ok(fd) = next {
+            let Ok(stat) = fstat(&fd) else { break };
+            let identity = (stat.st_dev, stat.st_ino);
+            // The root is its own parent.
+            if found.last() == Some(&identity) || found.len() >= most {
+                break;
+            }
+            found.push(identity);
+            next = up(&fd).map_err(Into::into);
+        }
+        found
     }
 
     /// The directory from which this one was reached, and the path from there, with `/` between

@@ -141,6 +141,7 @@
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
+//! mirror ......... what is deleted at the destination
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! guide .......... the pages of --help TOPIC
@@ -187,6 +188,9 @@
 //!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
 //!   receiver sends `NotKept`, if it could not keep some metadata.
+//! - With `--delete` the sender sends the `Names` in each directory before its `EntryEnd`. When
+//!   everything is in place, the receiver asks about names that differ (`OwnNames`), the sender
+//!   says which entries it does not have (`Extra`), and the receiver reports them as `Deleted`.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to be dialled.
@@ -247,6 +251,7 @@ pub mod journal;
 pub mod keep;
 pub mod locks;
 pub mod manifest;
+pub mod mirror;
 pub mod outcome;
 pub mod pipe;
 pub mod pipeline;

@@ -73,6 +73,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         fatal,
         failures,
         more_failures,
+        deleted: client.deletions.take(),
         elapsed,
         login: counters
             .logged_in

@@ -128,7 +128,7 @@ impl Both {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
         let (from_sender, to_sender) = ends(there);
-        let context = |control: &Outgoing, failures, progress, digests| Context {
+        let context = |control: &Outgoing, failures, deletions, progress, digests| Context {
             options: options.clone(),
             budget,
             chunk_size: CHUNK_SIZE,
@@ -138,6 +138,7 @@ impl Both {
             control: control.clone(),
             tell: client.tell(),
             failures,
+            deletions,
             progress,
             shutdown: client.shutdown.clone(),
             digests,
@@ -158,13 +159,14 @@ impl Both {
         let sending = context(
             &to_receiver,
             client.failures.clone(),
+            client.deletions.clone(),
             client.progress.clone(),
             client.digests.clone(),
         );
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
         let silent = Arc::new(Failures::silent(unseen.clone()));
-        let receiving = context(&to_sender, silent, unseen, None);
+        let receiving = context(&to_sender, silent, Arc::default(), unseen, None);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
         let sessions = operands::sessions(request, Secret::session(), &[], client);
         let destination = operands::destination(request, true, sessions);

@@ -16,6 +16,7 @@ use crate::units;
 
 use super::forced_command::Permits;
 use super::keep_args::KeepArgs;
+use super::mirror_args::MirrorArgs;
 use super::rule_args::{CHOOSING, RuleArgs};
 use super::values::{
     RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
@@ -168,6 +169,8 @@ pub(super) struct Args {
     pub follow_links: bool,
     #[command(flatten)]
     pub keep: KeepArgs,
+    #[command(flatten)]
+    pub mirror: MirrorArgs,
 
     #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
           value_parser = clap::value_parser!(u16).range(1..), help = "Port")]

@@ -18,6 +18,9 @@ pub(super) struct Permits {
     /// What is there stays as it is.
     #[arg(long, hide = true, requires = "server")]
     no_overwrite: bool,
+    /// `--delete` may delete what the source does not have.
+    #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
+    allow_delete: bool,
     /// Symbolic links may lead out of the directory.
     #[arg(long, hide = true, requires = "confine")]
     allow_outside_links: bool,
@@ -38,6 +41,7 @@ impl Permits {
                 _ => PermittedAccess::Full,
             },
             no_overwrite: self.no_overwrite,
+            deletes: self.allow_delete,
             outside_links: self.allow_outside_links,
             ports,
         }

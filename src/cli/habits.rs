@@ -6,7 +6,6 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
-const DELETES: &str = "fastcp never deletes files at the destination";
 const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
     "progress is shown if stderr is a terminal; --summary prints the result in any case";
@@ -54,16 +53,12 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--interactive"], "--no-clobber keeps files that exist"),
     (&["-V"], "write --version"),
     (
-        &[
-            "--delete",
-            "--delete-after",
-            "--delete-before",
-            "--delete-during",
-            "--delete-excluded",
-            "--del",
-            "--delete-delay",
-        ],
-        DELETES,
+        &["--delete-before"],
+        "--delete deletes when everything else is in place",
+    ),
+    (
+        &["--ignore-errors"],
+        "--force deletes although some sources could not be read",
     ),
     (
         &["--remove-source-files", "--move"],
@@ -252,7 +247,7 @@ mod tests {
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
             ("-n a h:", "no dry run"),
-            ("--delete a h:", "never deletes"),
+            ("--delete-before a h:", "--delete deletes when"),
             ("--max-depth=2 a h:", "choose files"),
             ("--recursive a h:", "write -r"),
             ("--preserve=all a h:", "-p keeps"),

@@ -37,12 +37,16 @@ pub(super) fn request(
     let changes = Arc::new(args.keep.changes()?);
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
+    let recursive = args.recursive || args.keep.archive;
+    let mirror = args
+        .mirror
+        .mirror(&sources, &dest, recursive, args.verbose > 0 || args.json)?;
     Ok(Request {
         sources,
         dest,
         also: Vec::new(),
         options: CopyOptions {
-            recursive: args.recursive || args.keep.archive,
+            recursive,
             preserve: args.preserve,
             follow_links: args.follow_links,
             no_clobber: args.no_clobber,
@@ -70,6 +74,7 @@ pub(super) fn request(
             keep,
             update,
             changes,
+            mirror,
             selector: Arc::default(),
         },
         ssh,

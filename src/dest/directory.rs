@@ -80,6 +80,24 @@ impl Directory {
         Directory::open_up(dir, false, None)
     }
 
+    /// Enters an existing directory to delete what is in it.
+    pub(super) fn enter_to_empty(slot: &EntrySlot) -> Result<Directory> {
+        match slot.dir.child(&slot.name) {
+            Ok(dir) => Directory::open_up(dir, false, None),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::ACCESS) => {
+                let mode = unlock(slot).map_err(|_| slot.error("cannot open", cause))?;
+                let dir = slot.dir.child(&slot.name);
+                let dir = dir.map_err(|cause| slot.error("cannot open", cause))?;
+                Directory::open_up(dir, false, Some(mode))
+            }
+            Err(cause) => Err(slot.error("cannot open", cause)),
+        }
+    }
+
+    pub fn dir(&self) -> &Arc<Dir> {
+        &self.dir
+    }
+
     /// Adds the missing permissions of [`WORKING`] if this user owns the directory.
     fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
         let mut directory = Directory {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::budget::Budget;
+use super::deletions::Deletions;
 use super::digest_list::DigestList;
 use super::failures::Failures;
 use super::shutdown::Shutdown;
@@ -33,6 +34,7 @@ pub struct Context {
     /// Shows the lines that commands write to stderr.
     pub tell: TellUser,
     pub failures: Arc<Failures>,
+    pub deletions: Arc<Deletions>,
     pub progress: Arc<Progress>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,

@@ -8,6 +8,7 @@
 
 pub mod budget;
 pub mod context;
+pub mod deletions;
 pub mod digest_list;
 pub mod failures;
 pub mod lzma_room;

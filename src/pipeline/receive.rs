@@ -26,6 +26,7 @@ mod hard_links;
 pub mod jobs;
 pub mod journal_sync;
 pub mod messages;
+mod mirror;
 mod names;
 pub mod open_file;
 mod opening;

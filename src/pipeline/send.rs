@@ -10,6 +10,7 @@ pub mod chunk_maker;
 pub mod control;
 pub mod encoder_control;
 mod large_chunk;
+mod mirror;
 pub mod pipe;
 pub mod plan;
 pub mod read;

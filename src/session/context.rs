@@ -10,6 +10,7 @@ use crate::chunk::CHUNK_SIZE;
 use crate::error::Result;
 use crate::outcome::Remembered;
 use crate::pipe::Stop;
+use crate::pipeline::deletions::Deletions;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
 use crate::pipeline::send::Sender;
@@ -33,6 +34,8 @@ pub struct ClientContext {
     pub progress: Arc<Progress>,
     pub reporter: Arc<dyn Reporter>,
     pub failures: Arc<Failures>,
+    /// What was deleted at the destination.
+    pub deletions: Arc<Deletions>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
@@ -57,10 +60,15 @@ impl ClientContext {
             Box::new(move |error| detailing.detail(&error.to_string())),
             progress.clone(),
         );
+        let deleting = reporter.clone();
+        let deletions = Deletions::new(Box::new(move |path| {
+            deleting.detail(&format!("deleted {path}"))
+        }));
         ClientContext {
             progress,
             reporter,
             failures: Arc::new(failures),
+            deletions: Arc::new(deletions),
             shutdown: Arc::default(),
             digests: None,
             reached: HostPin::default(),

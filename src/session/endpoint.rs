@@ -89,6 +89,7 @@ impl SendingEnd {
     /// Ends threads and connections, in bounded time.
     pub async fn stop(self) {
         self.sender.scheduler.end();
+        self.sender.control.close();
         if let Some(share) = &self.sender.share {
             share.leave();
         }

@@ -27,6 +27,8 @@ pub struct Expanded {
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.
     pipe: Option<PipeOrigin>,
+    /// Some operand was not found, or cannot be copied.
+    lacks_some: bool,
 }
 
 impl Expanded {
@@ -38,8 +40,9 @@ impl Expanded {
         }
     }
 
-    /// Adds the files that an operand names.
-    pub fn add(&mut self, named: Vec<NamedSource>, operand: usize) {
+    /// Adds the files that an operand names. `has_failed`: it names others too.
+    pub fn add(&mut self, named: Vec<NamedSource>, operand: usize, has_failed: bool) {
+        self.lacks_some |= has_failed;
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named);
     }
@@ -55,7 +58,11 @@ impl Expanded {
             Some(pipe) => Sources::Pipe(pipe),
             None => {
                 let handles = Arc::new(Handles::default());
-                let walk = Walk::new(self.named, walk_options(options), handles);
+                let walk_options = WalkOptions {
+                    lacks_operands: self.lacks_some,
+                    ..walk_options(options)
+                };
+                let walk = Walk::new(self.named, walk_options, handles);
                 Sources::Files(Box::new(walk))
             }
         }
@@ -110,6 +117,8 @@ fn walk_options(options: &CopyOptions) -> WalkOptions {
         keep: options.keep,
         compares_modes: options.update.asks(),
         holds: options.update.sums_up() && !options.digests && !options.fsync,
+        sums_names: options.mirror.deletes,
+        lacks_operands: false,
     }
 }
 
@@ -155,7 +164,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         errors.iter().for_each(|error| client.failures.add(error));
         let warnings = named.iter().filter_map(NamedSource::warning);
         warnings.for_each(|line| client.reporter.notice(&line));
-        all.add(named, operand);
+        all.add(named, operand, !errors.is_empty());
     }
     all
 }

@@ -21,6 +21,8 @@ pub struct Permit {
     pub access: PermittedAccess,
     /// `--no-overwrite`: existing files stay unchanged.
     pub no_overwrite: bool,
+    /// `--allow-delete`: `--delete` is allowed although the key is limited.
+    pub deletes: bool,
     /// `--allow-outside-links`: symbolic links may lead out of the directory.
     pub outside_links: bool,
     /// `--ports`: the server may listen on these. Without it, a limited key allows only an
@@ -73,6 +75,12 @@ impl Permit {
                 "this key does not allow --update, --existing and --ignore-existing: it may only \
                  write (--write-only)",
             );
+        }
+        let is_limited =
+            self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
+        let deletes = open.options.mirror.deletes && !open.role.sends();
+        if deletes && is_limited && !self.deletes {
+            return refused("this key does not allow --delete: its line lacks --allow-delete");
         }
         if open.options.follow_links && self.confine.is_some() {
             return refused("this key does not allow -L: it is confined to a directory");

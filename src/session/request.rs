@@ -9,6 +9,7 @@ pub use crate::algorithms::Compress;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
+pub use crate::pipeline::deletions::Deleted;
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
@@ -230,9 +231,10 @@ impl Request {
             keep,
             update,
             changes,
+            mirror,
             ..
         } = &self.options;
-        *keep != usual || update.asks() || !changes.is_empty()
+        *keep != usual || update.asks() || !changes.is_empty() || mirror.deletes
     }
 
     /// The message that says so.
@@ -241,6 +243,7 @@ impl Request {
             keep: self.options.keep,
             update: self.options.update,
             changes: (*self.options.changes).clone(),
+            mirror: self.options.mirror,
         };
         self.archives().then_some(Message::Archive(archive))
     }
@@ -275,6 +278,8 @@ pub struct Outcome {
     pub failures: Vec<Error>,
     /// Failures beyond these.
     pub more_failures: u64,
+    /// What was deleted at the destination.
+    pub deleted: Deleted,
     /// The final values of the counters.
     pub counters: Snapshot,
     /// From the start of the program's work to its end.

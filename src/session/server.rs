@@ -382,6 +382,7 @@ impl<'a> ServerCopy<'a> {
             control: self.control.clone(),
             tell: tell(),
             failures: Arc::new(Failures::silent(self.progress.clone())),
+            deletions: Arc::default(),
             progress: self.progress.clone(),
             shutdown: self.shutdown.clone(),
             digests: None,

@@ -36,6 +36,7 @@ pub fn scan(
         },
         compares_modes: false,
         holds: false,
+        sums_names: false,
         ..options.clone()
     };
     for step in Walk::new(roots.to_vec(), options, handles) {

@@ -37,6 +37,8 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "files_not_linked": counters.unlinked,
         "files_unchanged": counters.unchanged,
         "entries_left": counters.staying,
+        "deleted": outcome.deleted.count,
+        "deleted_paths": outcome.deleted.paths,
         "not_kept": {
             "owners": counters.not_kept.owners,
             "groups": counters.not_kept.groups,

@@ -45,6 +45,10 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
             "{what} not copied (--update, --existing or --ignore-existing)"
         ));
     }
+    if outcome.deleted.count > 0 {
+        let what = plural(outcome.deleted.count, "entry", "entries");
+        lines.push(format!("{what} deleted at the destination"));
+    }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }
@@ -335,6 +339,7 @@ pub(super) mod tests {
             fatal: None,
             failures: Vec::new(),
             more_failures: 0,
+            deleted: Deleted::default(),
             counters: progress.snapshot(),
             elapsed: Duration::from_millis(5000),
             login: Some(Duration::from_millis(300)),

@@ -17,9 +17,9 @@ const COLUMNS: &str = "pack-columns";
 /// The feature of a sender that copies only what the client selects.
 const SELECTS: &str = "selection";
 
-/// The feature of an end that keeps what the client says besides content, and compares existing
-/// files.
-const ARCHIVES: &str = "archive";
+/// The feature of an end that keeps what the client says besides content, compares existing files,
+/// and deletes what the source does not have.
+const ARCHIVES: &str = "archive-mirror";
 
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";

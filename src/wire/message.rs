@@ -7,6 +7,7 @@ mod entries;
 mod fault;
 mod first_messages;
 mod limits;
+mod mirror;
 mod ranges;
 mod traffic;
 mod weight;
@@ -31,6 +32,10 @@ pub use entries::{
 };
 pub use fault::Fault;
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
+pub use mirror::{
+    ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
+    OwnEntry, OwnEntryIs, OwnNames,
+};
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
 
@@ -134,12 +139,18 @@ messages! {
     36 => DirectorySums(Vec<DirectorySum>),
     37 => EntrySums(EntrySums),
     38 => Summed(SumsAnswer),
+    // Names in directories, and which of the receiver's the sender does not have (`--delete`).
+    39 => Names(Vec<DirectoryNames>),
+    40 => OwnNames(Vec<OwnNames>),
+    41 => Extra(ExtraEntries),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.
     0x8020 => Unlinked(u64),
     // Number of entries that a receiver has not copied because of what exists there.
     0x8024 => Stayed(u64),
+    // Entries that a receiver has deleted.
+    0x8025 => Deleted(DeletedEntries),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
 }

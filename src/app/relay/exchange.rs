@@ -155,6 +155,8 @@ impl<'a> Exchange<'a> {
             message @ (Message::Ask(_)
             | Message::DirectorySums(_)
             | Message::EntrySums(_)
+            | Message::Names(_)
+            | Message::Extra(_)
             | Message::EntryEnd(_)
             | Message::AllSent(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
@@ -241,7 +243,12 @@ impl<'a> Exchange<'a> {
                 self.client.progress.add_unchanged_elsewhere(answer.files);
                 RelayStep::Pass(Message::Summed(answer))
             }
+            Message::Deleted(deleted) => {
+                self.client.deletions.add(&deleted);
+                RelayStep::Taken
+            }
             message @ (Message::SumUp(_)
+            | Message::OwnNames(_)
             | Message::Ack(_)
             | Message::Nack(_)
             | Message::Busy(_)

@@ -1,13 +1,14 @@
 //! The entries of a copy at the receiver: where each goes, which are in place or failed, and the
 //! journal that records this for a later run.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
 use super::journal_sync::JournalSync;
+use super::mirror::Mirroring;
 use super::names::NameClaim;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
@@ -24,7 +25,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
-use crate::wire::message::Message;
+use crate::wire::message::{DirectoryNames, ExtraEntries, Message};
 
 pub struct Entries {
     pub report: Report,
@@ -41,6 +42,9 @@ pub struct Entries {
     /// Ensures that no entry gets the journal's name.
     pub(super) journal_name: OnceLock<JournalName>,
     journal_sync: JournalSync,
+    pub(super) mirror: Mirroring,
+    /// As the destination says when the roots land.
+    pub(super) same_machine: AtomicBool,
 }
 
 impl Entries {
@@ -56,6 +60,8 @@ impl Entries {
             sum_key: OnceLock::new(),
             journal_name: OnceLock::new(),
             journal_sync: JournalSync::default(),
+            mirror: Mirroring::default(),
+            same_machine: AtomicBool::new(false),
         }
     }
 
@@ -288,9 +294,18 @@ impl Entries {
     /// Gives complete directories their modes and times. Ends the copy if everything is in place.
     pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
         while let Some(OpenDirectory {
-            directory, entry, ..
+            mut directory,
+            entry,
+            place,
+            source_names,
+            ..
         }) = full
         {
+            if let (Some(names), Some(made)) =
+                (&source_names, directory.take_if(|_| source_names.is_some()))
+            {
+                directory = self.mirror.compare(self, made, &entry, names, &place);
+            }
             if let Some(directory) = directory
                 && let Err(error) = directory.finish(&entry, &self.rules)
             {
@@ -303,19 +318,55 @@ impl Entries {
         let mut table = self.table();
         if table.take_done() {
             drop(table);
-            self.settle_journal_sync();
-            self.journal_done();
-            if let Some(list) = &self.context().digests {
-                list.tell_rest();
+            if !self.mirror.begin(self) {
+                self.complete();
             }
-            self.tell_not_kept();
-            self.report.acks.finish();
         } else if table.is_stuck() {
             self.report
                 .breach("a directory with fewer entries than announced");
         } else if table.is_scattered() {
             self.report.breach("more entries at once than allowed");
         }
+    }
+
+    /// Keeps the names in directories at the source (`--delete`).
+    pub fn take_names(&self, directories: Vec<DirectoryNames>) {
+        if !self.context().options.mirror.deletes {
+            return self.report.breach("names that it was not asked for");
+        }
+        for names in directories {
+            let kept = self.table().set_source_names(names);
+            match kept {
+                Some(true) => {}
+                Some(false) => self.mirror.leaves_out_directory(),
+                None => self
+                    .report
+                    .breach("names in a directory that was not announced"),
+            }
+        }
+    }
+
+    /// Handles an answer about names that only the destination has.
+    pub fn take_extra(&self, answer: ExtraEntries) {
+        if self.mirror.answered(self, answer) {
+            self.complete();
+        }
+    }
+
+    /// Ends the copy: everything is in place.
+    fn complete(&self) {
+        self.settle_journal_sync();
+        self.journal_done();
+        if let Some(list) = &self.context().digests {
+            list.tell_rest();
+        }
+        self.tell_not_kept();
+        self.report.acks.finish();
+    }
+
+    /// True if device and inode numbers mean the same at both ends.
+    pub(super) fn same_machine(&self) -> bool {
+        self.same_machine.load(Relaxed)
     }
 
     /// Tells the user's end how many entries stayed, and what this end could not keep.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
+use super::mirror::PlaceInCopy;
 use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
 use super::root_table::RootTable;
@@ -16,11 +17,15 @@ use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
+use crate::wire::message::DirectoryNames;
 
 /// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
 /// incomplete directories: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
 const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
+
+/// About how many bytes of sums of names are kept.
+const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
 
 /// A directory whose children are still arriving.
 pub struct OpenDirectory {
@@ -32,6 +37,9 @@ pub struct OpenDirectory {
     pub listed: Option<ListedPath>,
     /// The hash of its path below the roots.
     path: Hash,
+    pub(super) place: PlaceInCopy,
+    /// The names of its entries at the source, if the sender has sent them.
+    pub(super) source_names: Option<DirectoryNames>,
     names: Names,
     /// Number of children in place or failed, and of all children once that is known.
     settled: u64,
@@ -56,6 +64,8 @@ pub enum Location {
 pub struct EntryTable {
     pub roots: RootTable,
     name_memory: NameMemory,
+    /// Bytes of memory of all `source_names`.
+    source_names_bytes: usize,
     /// The sender has reported a failure.
     told: bool,
     directories: HashMap<EntryId, Box<OpenDirectory>>,
@@ -209,9 +219,21 @@ impl EntryTable {
     ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
+        let place = match self.directories.get(&entry.parent) {
+            Some(above) => PlaceInCopy {
+                root: above.place.root,
+                depth: above.place.depth + 1,
+            },
+            None => PlaceInCopy {
+                root: entry.id,
+                depth: 0,
+            },
+        };
         let node = Box::new(OpenDirectory {
             directory,
             left_out,
+            place,
+            source_names: None,
             path: path.unwrap_or_default(),
             listed,
             names: Names::default(),
@@ -220,6 +242,20 @@ impl EntryTable {
             entry,
         });
         self.directories.insert(node.entry.id, node);
+    }
+
+    /// Keeps the names in a directory at the source. None if the directory is not open, false if
+    /// there is no room.
+    pub(super) fn set_source_names(&mut self, names: DirectoryNames) -> Option<bool> {
+        let directory = self.directories.get_mut(&names.directory)?;
+        let bytes = source_names_bytes(&names);
+        if self.source_names_bytes + bytes > SOURCE_NAMES_BYTES_MAX {
+            return Some(false);
+        }
+        let before = directory.source_names.replace(names);
+        self.source_names_bytes += bytes;
+        self.source_names_bytes -= before.as_ref().map_or(0, source_names_bytes);
+        Some(true)
     }
 
     /// Sets the number of a directory's children. Returns the directory if all of them are settled.
@@ -254,6 +290,8 @@ impl EntryTable {
             self.finishing += 1;
             let node = self.directories.remove(&id)?;
             self.name_memory.forget(&node.names);
+            let bytes = node.source_names.as_ref().map_or(0, source_names_bytes);
+            self.source_names_bytes -= bytes;
             Some(*node)
         } else {
             None
@@ -346,6 +384,10 @@ impl EntryTable {
             && self.resuming.is_empty()
             && self.chunks.is_idle()
     }
+}
+
+fn source_names_bytes(names: &DirectoryNames) -> usize {
+    size_of_val(&names.sums[..]) + size_of_val(&names.above[..])
 }
 
 /// The names in the directory of `parent`. None if that is not known any more.

@@ -3,6 +3,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 use rustix::rand::GetRandomFlags;
@@ -37,6 +38,7 @@ impl Entries {
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
+        self.same_machine.store(destination.same_machine, Relaxed);
         self.check_owners()?;
         self.context().progress.set_totals(roots.totals);
         let unfinished = |slot: &EntrySlot, root: &Root| {
@@ -219,8 +221,9 @@ impl Entries {
             fsync: false,
             ..self.rules.clone()
         };
+        let noted = self.mirror.take_made();
         let made = self.table().take_made_directories();
-        for (directory, entry) in made {
+        for (directory, entry) in noted.into_iter().chain(made) {
             // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
+use super::mirror::NameQuestions;
 use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{
@@ -41,6 +42,8 @@ pub struct SendControl {
     enough: Stop,
     /// The receiver reported that everything is in place.
     pub done: Notify,
+    /// Asked when everything else is in place (`--delete`).
+    pub(super) questions: NameQuestions,
     /// The receiver's last report on how it spends its time.
     heard: Mutex<Busy>,
 }
@@ -53,8 +56,14 @@ impl SendControl {
             share,
             enough,
             done: Notify::new(),
+            questions: NameQuestions::default(),
             heard: Mutex::default(),
         }
+    }
+
+    /// Answers no more questions of the receiver.
+    pub fn close(&self) {
+        self.questions.close();
     }
 
     /// How the receiver spends its time.
@@ -115,6 +124,15 @@ impl SendControl {
                     return Err(UnexpectedMessage("answers that it was not asked for"));
                 }
             }
+            Message::OwnNames(question) => {
+                let is_mirror = self.context.options.mirror.deletes;
+                if !is_mirror || !self.questions.add(question) {
+                    return Err(UnexpectedMessage(
+                        "questions about names that are not allowed",
+                    ));
+                }
+            }
+            Message::Deleted(deleted) => self.context.deletions.add(&deleted),
             Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),

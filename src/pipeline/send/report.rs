@@ -1,11 +1,12 @@
 //! The sender's reports to the receiver and the user: which entry cannot be sent, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use super::scheduler::{Ended, Scheduler, damaged_too_often};
-use crate::error::{Error, Side};
+use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::source::{self, FoundFile};
@@ -15,11 +16,17 @@ use crate::wire::message::{Fault, Message};
 pub struct SendReport {
     context: Arc<Context>,
     scheduler: Arc<Scheduler>,
+    /// Some of the source could not be read.
+    has_failed: AtomicBool,
 }
 
 impl SendReport {
     pub fn new(context: Arc<Context>, scheduler: Arc<Scheduler>) -> SendReport {
-        SendReport { context, scheduler }
+        SendReport {
+            context,
+            scheduler,
+            has_failed: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
@@ -80,8 +87,21 @@ impl SendReport {
         self.report(error, 0, 0);
     }
 
+    /// Some operand was not found, which has been reported.
+    pub(super) fn has_failed_before(&self) {
+        self.has_failed.store(true, Relaxed);
+    }
+
+    /// True if some of the source could not be read, although it was there.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
+    }
+
     /// If sources may change, a file that has vanished is no failure.
     fn report(&self, error: &Error, entry: EntryId, parent: EntryId) {
+        if error.kind != Kind::Changed && !source::has_vanished(error) {
+            self.has_failed.store(true, Relaxed);
+        }
         let fault = Fault::of(error, entry, parent);
         if self.context.options.live && source::has_vanished(error) {
             self.context.failures.detail(error);

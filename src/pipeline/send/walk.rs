@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
 use super::scheduler::{Ended, SmallFileMode};
 use super::sums::{Compared, HeldEntries, SumTerms};
@@ -15,6 +16,7 @@ use crate::dir::Dir;
 use crate::error::{Error, Side};
 use crate::keep::{NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
+use crate::mirror::NAME_SUMS_MAX;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
@@ -22,7 +24,9 @@ use crate::source::pipe_spec::once;
 use crate::source::{
     EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
 };
-use crate::wire::message::{AllSent, ByteRange, EntryEnd, Message, SumsAnswer, entry_weight};
+use crate::wire::message::{
+    ABOVE_MAX, AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SumsAnswer, entry_weight,
+};
 
 /// Directories, links and special files in one message, and about how many bytes they may take.
 const BATCH_MAX: usize = 64;
@@ -45,6 +49,10 @@ struct SourceWalk<'a> {
     entries: Vec<Entry>,
     entries_bytes: usize,
     ends: Vec<EntryEnd>,
+    /// Names in directories, sent after these entries (`--delete`).
+    names: Vec<DirectoryNames>,
+    /// Of the operands, if the receiver may ask about its entries.
+    mirror: MirrorRoots,
     small: SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
@@ -92,11 +100,17 @@ struct UnsizedFiles {
 
 /// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
 pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
+    let deletes = sender.context.options.mirror.deletes;
     let mut planner = SourceWalk {
         sender,
         entries: Vec::new(),
         entries_bytes: 0,
         ends: Vec::new(),
+        names: Vec::new(),
+        mirror: match &sources {
+            Sources::Files(walk) if deletes => MirrorRoots::new(walk.names()),
+            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
+        },
         small: SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
@@ -117,6 +131,9 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     match sources {
         Sources::Files(mut walk) => {
             sender.scheduler.begin_walk(root_id(walk.named()));
+            if walk.lacks_operands() {
+                sender.report.has_failed_before();
+            }
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.finish_held()?;
             planner.tell_unlinked(walk.unlinked())?;
@@ -144,15 +161,38 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     sender.scheduler.end_planning(ranges);
     sender
         .report
-        .say_or_end(Message::AllSent(AllSent { last, unused }))
+        .say_or_end(Message::AllSent(AllSent { last, unused }))?;
+    match deletes {
+        true => planner.mirror.answer(sender),
+        false => Ok(()),
+    }
 }
 
 impl SourceWalk<'_> {
     fn step(&mut self, step: Step) -> Result<(), Ended> {
         match step {
-            Step::Entry(found) => self.entry(found),
+            Step::Entry(found) => {
+                if found.entry.parent == NO_PARENT && found.entry.kind == EntryKind::Directory {
+                    self.mirror.found(found.entry.id, &found.dir);
+                }
+                self.entry(found)
+            }
             Step::Unnumbered(found) => self.unnumbered(found),
-            Step::EndDirectory { id, children } => {
+            Step::EndDirectory {
+                id,
+                children,
+                names,
+            } => {
+                self.names.extend(names.map(|names| {
+                    DirectoryNames {
+                        directory: id,
+                        sums: names.sums(),
+                        above: self
+                            .mirror
+                            .dir(id)
+                            .map_or_else(Vec::new, |dir| dir.with_those_above(ABOVE_MAX)),
+                    }
+                }));
                 let end = match &mut self.held {
                     Some(held) => held.leave(id, children),
                     None => Some(EntryEnd {
@@ -457,7 +497,9 @@ impl SourceWalk<'_> {
 
     fn flush_full(&mut self) -> Result<(), Ended> {
         let is_full = self.entries.len() + self.ends.len() >= BATCH_MAX;
-        if is_full || self.entries_bytes >= BATCH_BYTES_MAX {
+        let sums = self.names.iter().map(|names| names.sums.len());
+        let has_many_names = sums.sum::<usize>() >= NAME_SUMS_MAX;
+        if is_full || has_many_names || self.entries_bytes >= BATCH_BYTES_MAX {
             self.flush_entries()
         } else {
             Ok(())
@@ -473,6 +515,11 @@ impl SourceWalk<'_> {
             self.sender
                 .report
                 .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
+        }
+        if !self.names.is_empty() {
+            self.sender
+                .report
+                .say_or_end(Message::Names(std::mem::take(&mut self.names)))?;
         }
         if !self.ends.is_empty() {
             self.sender

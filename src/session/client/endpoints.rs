@@ -211,6 +211,7 @@ impl Client<'_> {
             control: far.control.clone(),
             tell: self.client.tell(),
             failures: self.client.failures.clone(),
+            deletions: self.client.deletions.clone(),
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),
             digests: self.client.digests.clone(),

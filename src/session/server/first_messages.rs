@@ -62,11 +62,13 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
             keep,
             update,
             changes,
+            mirror,
         } = archive;
         if !changes.is_within_limits() {
             return Err(breach("more changes of modes than allowed"));
         }
         (open.options.keep, open.options.update) = (keep, update);
+        open.options.mirror = mirror;
         open.options.changes = Arc::new(changes);
     }
     Ok((open, secret))

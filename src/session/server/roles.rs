@@ -123,7 +123,7 @@ async fn named(
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
-        all.add(found, operand);
+        all.add(found, operand, !errors.is_empty());
     }
     Ok(all)
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Name;
 use crate::selection::{DirectoryRules, NoRules, RULE_FILE_MAX, Selector};
 
-pub(super) struct WalkChoice {
+pub(in crate::source) struct WalkChoice {
     selector: Arc<Selector>,
     /// The innermost directory as the rules see it: empty where the contents of a directory are
     /// copied, else `/` and its name, and so on.
@@ -29,7 +29,7 @@ struct ChoiceLevel {
 }
 
 impl WalkChoice {
-    pub(super) fn new(selector: Arc<Selector>) -> WalkChoice {
+    pub(in crate::source) fn new(selector: Arc<Selector>) -> WalkChoice {
         WalkChoice {
             selector,
             path: Vec::new(),
@@ -41,7 +41,7 @@ impl WalkChoice {
     ///
     /// # Errors
     /// `Kind::Read` if a rule file there cannot be read or is wrong. The directory is not entered.
-    pub(super) fn enter(&mut self, name: Option<&Name>, dir: &Arc<Dir>) -> Result<()> {
+    pub(in crate::source) fn enter(&mut self, name: Option<&Name>, dir: &Arc<Dir>) -> Result<()> {
         let outer = self.path.len();
         if let Some(name) = name.filter(|_| self.selector.has_rules()) {
             self.path.push(b'/');
@@ -60,6 +60,21 @@ impl WalkChoice {
                 Err(told(why, dir))
             }
         }
+    }
+
+    /// Goes into a directory that the source does not have. The rules of those above apply.
+    pub(in crate::source) fn enter_missing(&mut self, name: &Name) {
+        let outer = self.path.len();
+        if self.selector.has_rules() {
+            self.path.push(b'/');
+            self.path.extend_from_slice(name.as_bytes());
+        }
+        let first = DirectoryRules::default();
+        let above = self.levels.last().map_or(&first, |level| &level.rules);
+        // Nothing is read, so nothing can fail.
+        let rules = self.selector.enter(above, &self.path, |_| Ok(None));
+        let rules = rules.unwrap_or_default();
+        self.levels.push(ChoiceLevel { rules, outer });
     }
 
     /// Leaves the innermost directory.
@@ -90,6 +105,17 @@ impl WalkChoice {
             self.selector.takes_name(rules, path, name, as_directory)
         };
         !takes(false) || !takes(true)
+    }
+
+    /// True if the rules leave out the entry `name` of the innermost directory.
+    pub(in crate::source) fn leaves_out_as(&self, name: &Name, is_directory: bool) -> bool {
+        let Some(level) = self.levels.last() else {
+            return false;
+        };
+        let (path, name) = (&self.path, name.as_bytes());
+        !self
+            .selector
+            .takes_name(&level.rules, path, name, is_directory)
     }
 
     /// True if directories on other file systems are made but not entered.

@@ -28,6 +28,7 @@ use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Side};
 use crate::keep::Keep;
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
+use crate::mirror::NameSums;
 
 use super::attributes;
 use super::device::is_device;
@@ -36,7 +37,7 @@ use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
 use crate::dir::attributes::OwnerNames;
 use crate::selection::Selector;
-use choice::WalkChoice;
+pub(super) use choice::WalkChoice;
 use level::Level;
 use names::{FirstNames, FurtherName, FurtherNames};
 use spot::WalkSpot;
@@ -58,6 +59,9 @@ pub enum Step {
     EndDirectory {
         id: EntryId,
         children: u64,
+        /// With [`WalkOptions::sums_names`], the names of all its entries that are copied. None if
+        /// it was not read to its end.
+        names: Option<NameSums>,
     },
     /// An entry that is not copied, with the reason; no directory counts it as a child.
     Failed(Error),
@@ -94,6 +98,8 @@ pub struct Walk {
     queued: VecDeque<Step>,
     numbers: EntryNumbers,
     holds: bool,
+    sums_names: bool,
+    lacks_operands: bool,
     first_names: FirstNames,
     further_names: FurtherNames,
     keep: Keep,
@@ -135,6 +141,10 @@ pub struct WalkOptions {
     pub compares_modes: bool,
     /// The caller holds entries back and gives them their numbers, from [`Walk::numbers`].
     pub holds: bool,
+    /// The names in each directory are summed up.
+    pub sums_names: bool,
+    /// The user named more, which was not found.
+    pub lacks_operands: bool,
 }
 
 impl Walk {
@@ -145,11 +155,15 @@ impl Walk {
             keep,
             compares_modes,
             holds,
+            sums_names,
+            lacks_operands,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
             numbers: EntryNumbers::from(root_id(roots.len())),
             holds,
+            sums_names,
+            lacks_operands,
             first_names: FirstNames::new(roots.len() == 1 && !follow_links),
             is_confined,
             roots: roots.into_iter().enumerate(),
@@ -180,6 +194,19 @@ impl Walk {
         self.roots.len()
     }
 
+    /// True if the user named more, which was not found.
+    pub fn lacks_operands(&self) -> bool {
+        self.lacks_operands
+    }
+
+    /// The name of each named thing that the walk has not reached; None if a directory's contents
+    /// are copied.
+    pub fn names(&self) -> Vec<Option<Name>> {
+        let roots = self.roots.clone().map(|(_, root)| root);
+        let name = |root: NamedSource| (!root.contents).then_some(root.name);
+        roots.map(name).collect()
+    }
+
     /// Number of names of files with several names that are announced as files of their own, for lack
     /// of room to remember their first names.
     pub fn unlinked(&self) -> u64 {
@@ -202,10 +229,11 @@ impl Walk {
         } else if let Some(entering) = self.entering.take() {
             self.enter(entering);
         } else if let Some(level) = self.levels.last_mut() {
-            match level.next_name() {
-                Ok(Some(name)) => self.child(name),
+            match level.reader.next_name() {
+                Ok(Some(found)) => self.child(found.name),
                 Ok(None) => self.leave(),
                 Err(cause) => {
+                    level.names = None;
                     let path = level.dir.path();
                     self.fail_io(path, "cannot read the directory", cause);
                     self.leave();
@@ -418,8 +446,7 @@ impl Walk {
         });
         self.announce(id, spot, EntryKind::Directory, &stat);
         if is_elsewhere {
-            self.queued
-                .push_back(Step::EndDirectory { id, children: 0 });
+            self.queued.push_back(not_entered(id));
         }
     }
 
@@ -446,27 +473,29 @@ impl Walk {
             }
             Err(cause) => self.fail_io(parent.path().join(&name), "cannot open", cause),
         }
-        self.queued
-            .push_back(Step::EndDirectory { id, children: 0 });
+        self.queued.push_back(not_entered(id));
     }
 
     fn push_level(&mut self, id: EntryId, dir: Arc<Dir>, name: Option<&Name>) {
         if let Err(error) = self.choice.enter(name, &dir) {
             self.queued.push_back(Step::Failed(error));
-            self.queued
-                .push_back(Step::EndDirectory { id, children: 0 });
+            self.queued.push_back(not_entered(id));
             return;
         }
-        self.levels.push(Level::new(id, dir));
+        self.levels.push(Level::new(id, dir, self.sums_names));
         if let Some(outer) = self.levels.len().checked_sub(READING_MAX + 1) {
-            self.levels[outer].pause();
+            self.levels[outer].reader.pause();
         }
     }
 
     fn leave(&mut self) {
         self.choice.leave();
-        let Level { id, children, .. } = self.levels.pop().expect("called for a level");
-        self.queued.push_back(Step::EndDirectory { id, children });
+        let level = self.levels.pop().expect("called for a level");
+        self.queued.push_back(Step::EndDirectory {
+            id: level.id,
+            children: level.children,
+            names: level.names,
+        });
     }
 
     /// Announces a further name even if it is gone, because it stands for the bytes read under the
@@ -493,6 +522,7 @@ impl Walk {
     }
 
     fn unnumbered(&mut self, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
+        self.add_name(&spot);
         let found = self.found(0, spot, kind, stat);
         self.queued.push_back(Step::Unnumbered(found));
     }
@@ -527,6 +557,17 @@ impl Walk {
             let level = self.levels.last_mut().expect("a child stands in a level");
             level.children += 1;
         }
+        self.add_name(spot);
+    }
+
+    /// Adds the name of an entry that is copied to those of its directory.
+    fn add_name(&mut self, spot: &WalkSpot) {
+        if spot.parent != NO_PARENT
+            && let Some(level) = self.levels.last_mut()
+            && let Some(names) = &mut level.names
+        {
+            names.add(spot.name.as_bytes());
+        }
     }
 
     fn number(&mut self, spot: &WalkSpot) -> EntryId {
@@ -560,6 +601,15 @@ impl Iterator for Walk {
                 return None;
             }
         }
+    }
+}
+
+/// The end of a directory that is not read.
+fn not_entered(id: EntryId) -> Step {
+    Step::EndDirectory {
+        id,
+        children: 0,
+        names: None,
     }
 }
 

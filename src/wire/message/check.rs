@@ -1,7 +1,7 @@
 //! Checks of a message before it is decoded: its length, and lists that are whole bodies.
 
 use super::entries::{RANGES_MAX, Want, WantKind};
-use super::limits::{ENTRIES_MAX, MESSAGE_MAX, WANTS_MAX};
+use super::limits::{DIRECTORIES_MAX, ENTRIES_MAX, MESSAGE_MAX, WANTS_MAX};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadMessage {
@@ -28,8 +28,8 @@ pub(super) fn body_max(number: u16) -> u32 {
         1 | 5 | 6 | 10 | 13 | 21 => MESSAGE_MAX,
         // Want: one file's ranges take up to 3.4 MB.
         8 => MESSAGE_MAX / 2,
-        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select.
-        7 | 19 | 20 | 22 | 23 | 30 | 33 => MEDIUM,
+        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames.
+        7 | 19 | 20 | 22 | 23 | 30 | 33 | 39 | 40 => MEDIUM,
         n if n & OPTIONAL != 0 => MESSAGE_MAX,
         _ => SMALL,
     }
@@ -42,6 +42,7 @@ pub(super) fn check(number: u16, body: &[u8]) -> Result<(), BadMessage> {
     }
     let fits = match number {
         7 | 22 => count(body).is_none_or(|(count, _)| count <= ENTRIES_MAX),
+        39 | 40 => count(body).is_none_or(|(count, _)| count <= DIRECTORIES_MAX),
         8 => wants_fit(body),
         _ => true,
     };

@@ -8,6 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
 use crate::keep::{Keep, MetadataChanges, Update};
+use crate::mirror::Mirror;
 use crate::outcome::Remembered;
 use crate::selection::Selector;
 
@@ -79,6 +80,9 @@ pub struct CopyOptions {
     /// Modes and owners that copies get instead. Sent in the same message.
     #[serde(skip)]
     pub changes: Arc<MetadataChanges>,
+    /// What is deleted. Sent in the same message.
+    #[serde(skip)]
+    pub mirror: Mirror,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
@@ -160,6 +164,7 @@ pub struct Archive {
     pub keep: Keep,
     pub update: Update,
     pub changes: MetadataChanges,
+    pub mirror: Mirror,
 }
 
 /// Most sessions of one command.

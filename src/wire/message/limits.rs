@@ -17,6 +17,9 @@ pub const SPANS_MAX: usize = 1 << 17;
 /// Entries in one message. Senders put in at most 256.
 pub(super) const ENTRIES_MAX: usize = 1024;
 
+/// Directories in one message about names. Senders put in at most 64.
+pub(super) const DIRECTORIES_MAX: usize = 256;
+
 /// Wants in one message, which answers a message of entries.
 pub(super) const WANTS_MAX: usize = ENTRIES_MAX;
 

@@ -5,8 +5,8 @@ use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
 
 use super::{
-    ByteRange, ConnectionFacts, FileDigest, Message, NumberRanges, Open, Role, SumsFound, Want,
-    WantKind,
+    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Message, NumberRanges,
+    Open, OwnEntry, OwnNames, Role, SumsFound, Want, WantKind,
 };
 
 impl Message {
@@ -53,6 +53,11 @@ impl Message {
                 SumsFound::Some(bits) => bits.len(),
                 SumsFound::Same | SumsFound::Differ | SumsFound::New => 0,
             },
+            Message::Names(directories) => directories.iter().map(weight_of_names).sum(),
+            Message::OwnNames(directories) => directories.iter().map(weight_of_own_names).sum(),
+            Message::Extra(ExtraEntries::Some(entries)) => size_of_val(&entries[..]),
+            Message::Extra(ExtraEntries::Unknown) => 0,
+            Message::Deleted(deleted) => texts(&deleted.paths),
             Message::Select(selection) => selection
                 .rules
                 .iter()
@@ -108,6 +113,18 @@ fn weight_of_want(want: &Want) -> usize {
             | WantKind::Unchanged
             | WantKind::Stays => 0,
         }
+}
+
+fn weight_of_names(directory: &DirectoryNames) -> usize {
+    size_of::<DirectoryNames>()
+        + size_of_val(&directory.sums[..])
+        + size_of_val(&directory.above[..])
+}
+
+fn weight_of_own_names(directory: &OwnNames) -> usize {
+    let one = |entry: &OwnEntry| size_of::<OwnEntry>() + entry.name.len();
+    let entries: usize = directory.entries.iter().map(one).sum();
+    size_of::<OwnNames>() + directory.below.len() + entries
 }
 
 /// Approximate bytes of memory that an entry takes.

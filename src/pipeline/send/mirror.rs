@@ -1,0 +1,283 @@
+//! The sender's part in `--delete`: it tells the receiver the names in its directories, and answers
+//! which of the receiver's entries the source does not have.
+//!
+//! The answers come from the source as it is after the walk, so nothing is deleted that has appeared
+//! there since.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Sender;
+use super::scheduler::Ended;
+use crate::dir::Dir;
+use crate::error::Result;
+use crate::manifest::{EntryId, Name};
+use crate::source::{LookupDirectory, Presence, root_id};
+use crate::wire::message::{
+    ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs, OwnNames,
+};
+
+/// The receiver's questions that wait for the walk's thread.
+pub(super) struct NameQuestions {
+    put: async_channel::Sender<Vec<OwnNames>>,
+    take: async_channel::Receiver<Vec<OwnNames>>,
+}
+
+impl Default for NameQuestions {
+    fn default() -> NameQuestions {
+        let (put, take) = async_channel::bounded(OWN_NAMES_WAITING);
+        NameQuestions { put, take }
+    }
+}
+
+impl NameQuestions {
+    /// Never waits. Returns false if there are more questions than allowed.
+    pub(super) fn add(&self, question: Vec<OwnNames>) -> bool {
+        let names: usize = question.iter().map(|names| names.entries.len()).sum();
+        let is_allowed = (1..=OWN_NAMES_MAX).contains(&names);
+        // A queue that is closed is one of a copy that ends.
+        is_allowed && (self.put.try_send(question).is_ok() || self.put.is_closed())
+    }
+
+    pub(super) fn close(&self) {
+        self.put.close();
+    }
+}
+
+/// The operands, as they were found.
+#[derive(Default)]
+pub(super) struct MirrorRoots {
+    /// In order. The name is None if the contents of a directory are copied.
+    roots: Vec<MirrorRoot>,
+    by_name: HashMap<Name, Vec<usize>>,
+}
+
+struct MirrorRoot {
+    name: Option<Name>,
+    /// None until the walk has announced it, and for anything but a directory.
+    dir: Option<Arc<Dir>>,
+}
+
+impl MirrorRoots {
+    pub(super) fn new(names: Vec<Option<Name>>) -> MirrorRoots {
+        let mut by_name: HashMap<Name, Vec<usize>> = HashMap::new();
+        for (nth, name) in names.iter().enumerate() {
+            if let Some(name) = name {
+                by_name.entry(name.clone()).or_default().push(nth);
+            }
+        }
+        let roots = names.into_iter().map(|name| MirrorRoot { name, dir: None });
+        MirrorRoots {
+            roots: roots.collect(),
+            by_name,
+        }
+    }
+
+    /// The walk has announced the directory of an operand.
+    pub(super) fn found(&mut self, id: EntryId, dir: &Arc<Dir>) {
+        if let Some(root) = self.roots.get_mut(place(id)) {
+            root.dir = Some(dir.clone());
+        }
+    }
+
+    pub(super) fn dir(&self, id: EntryId) -> Option<&Arc<Dir>> {
+        self.roots.get(place(id))?.dir.as_ref()
+    }
+
+    /// Answers the receiver's questions until the copy ends.
+    pub(super) fn answer(&self, sender: &Sender) -> Result<(), Ended> {
+        while let Ok(questions) = sender.control.questions.take.recv_blocking() {
+            let is_incomplete = sender.report.has_failed();
+            let answer = if is_incomplete && !sender.context.options.force {
+                ExtraEntries::Unknown
+            } else {
+                let mut entries = Vec::new();
+                for question in &questions {
+                    if sender.context.is_ending() {
+                        return Err(Ended);
+                    }
+                    let found = self.look_up(sender, question);
+                    // What cannot be looked up stays.
+                    let kept = || vec![OwnEntryIs::Kept; question.entries.len()];
+                    entries.extend(found.unwrap_or_else(kept));
+                }
+                ExtraEntries::Some(entries)
+            };
+            sender.report.say_or_end(Message::Extra(answer))?;
+        }
+        Ok(())
+    }
+
+    /// None if this cannot be answered.
+    fn look_up(&self, sender: &Sender, question: &OwnNames) -> Option<Vec<OwnEntryIs>> {
+        let below = names_of(&question.below)?;
+        let asking = self.roots.get(place(question.root))?;
+        let mut found = vec![OwnEntryIs::AllExtra; question.entries.len()];
+        self.look_in(sender, asking, (question, &below), &mut found)?;
+        // Other operands may go into the same directory.
+        let contents = |root: &&MirrorRoot| root.name.is_none();
+        for (nth, root) in self
+            .roots
+            .iter()
+            .enumerate()
+            .filter(|(_, root)| contents(root))
+        {
+            let is_asking = nth == place(question.root);
+            match &asking.name {
+                None if !is_asking => {
+                    self.look_beside(sender, root, (question, &below), &mut found)?
+                }
+                None => {}
+                Some(name) => {
+                    let path: Vec<Name> =
+                        std::iter::once(name.clone()).chain(below.clone()).collect();
+                    self.look_beside(sender, root, (question, &path), &mut found)?;
+                }
+            }
+        }
+        let first = match (&asking.name, below.first()) {
+            (Some(name), _) | (None, Some(name)) => name,
+            (None, None) => {
+                self.keep_operands(question, &mut found);
+                return Some(found);
+            }
+        };
+        let skipped = usize::from(asking.name.is_none());
+        let same = self.by_name.get(first).into_iter().flatten();
+        for nth in same.filter(|nth| **nth != place(question.root)) {
+            let path = &below[skipped..];
+            self.look_beside(sender, &self.roots[*nth], (question, path), &mut found)?;
+        }
+        Some(found)
+    }
+
+    /// Keeps entries of the destination directory itself that are operands.
+    fn keep_operands(&self, question: &OwnNames, found: &mut [OwnEntryIs]) {
+        for (entry, is) in question.entries.iter().zip(found) {
+            let name = Name::try_from(entry.name.clone());
+            if name.is_ok_and(|name| self.by_name.contains_key(&name)) {
+                *is = OwnEntryIs::Kept;
+            }
+        }
+    }
+
+    /// Keeps what an operand has that goes into the same directory as the one asked about.
+    fn look_beside(
+        &self,
+        sender: &Sender,
+        root: &MirrorRoot,
+        (question, below): (&OwnNames, &[Name]),
+        found: &mut [OwnEntryIs],
+    ) -> Option<()> {
+        let beside = OwnNames {
+            // It may have a directory that the other operand lacks, and lack one that it has.
+            is_extra: true,
+            ..question.clone()
+        };
+        let mut of_root = vec![OwnEntryIs::AllExtra; found.len()];
+        self.look_in(sender, root, (&beside, below), &mut of_root)?;
+        for (is, of_root) in found.iter_mut().zip(of_root) {
+            *is = match (*is, of_root) {
+                (OwnEntryIs::Kept, _) | (_, OwnEntryIs::Kept) => OwnEntryIs::Kept,
+                (OwnEntryIs::AllExtra, OwnEntryIs::AllExtra) => OwnEntryIs::AllExtra,
+                _ => OwnEntryIs::Extra,
+            };
+        }
+        Some(())
+    }
+
+    /// Looks the entries of `question` up in the directory `below` an operand.
+    fn look_in(
+        &self,
+        sender: &Sender,
+        root: &MirrorRoot,
+        (question, below): (&OwnNames, &[Name]),
+        found: &mut [OwnEntryIs],
+    ) -> Option<()> {
+        let options = &sender.context.options;
+        let name = root.name.as_ref();
+        let mut place = LookupDirectory::of_root(
+            root.dir.as_ref()?,
+            name,
+            &options.selector,
+            options.follow_links,
+        )
+        .ok()?;
+        for name in below {
+            if !place.enter(name).ok()? {
+                return None;
+            }
+        }
+        // A directory that has vanished since the walk is left to the next copy.
+        if !place.exists() && !question.is_extra {
+            return None;
+        }
+        let similar = match question.confuses {
+            true => Some(place.similar_names().ok()?),
+            false => None,
+        };
+        for (entry, is) in question.entries.iter().zip(found) {
+            let name = Name::try_from(entry.name.clone()).ok()?;
+            *is = if similar
+                .as_ref()
+                .is_some_and(|similar| similar.may_have(&name))
+            {
+                OwnEntryIs::Kept
+            } else {
+                self.entry(sender, &place, entry, &name)
+            };
+        }
+        Some(())
+    }
+
+    fn entry(
+        &self,
+        sender: &Sender,
+        place: &LookupDirectory,
+        entry: &OwnEntry,
+        name: &Name,
+    ) -> OwnEntryIs {
+        let options = &sender.context.options;
+        match (place.look_for(name), options.mirror.deletes_excluded) {
+            (Presence::Unknown, _) | (Presence::Present { .. }, false) => OwnEntryIs::Kept,
+            (Presence::Present { is_directory }, true) => {
+                match place.leaves_out(name, is_directory) {
+                    true => OwnEntryIs::AllExtra,
+                    false => OwnEntryIs::Kept,
+                }
+            }
+            (Presence::Absent, true) => OwnEntryIs::AllExtra,
+            (Presence::Absent, false) if place.leaves_out(name, entry.is_directory) => {
+                OwnEntryIs::Kept
+            }
+            (Presence::Absent, false) if options.selector.has_rules() => OwnEntryIs::Extra,
+            (Presence::Absent, false) => OwnEntryIs::AllExtra,
+        }
+    }
+}
+
+/// The index of an operand, from its entry number.
+fn place(id: EntryId) -> usize {
+    usize::try_from(id.wrapping_sub(root_id(0))).unwrap_or(usize::MAX)
+}
+
+/// The names of a path from the receiver; None if it is malformed.
+fn names_of(below: &[u8]) -> Option<Vec<Name>> {
+    let names = below.split_inclusive(|byte| *byte == b'/');
+    let name = |part: &[u8]| Name::try_from(part.strip_suffix(b"/")?.to_vec()).ok();
+    names.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_of_the_receiver_consists_of_names() {
+        assert_eq!(names_of(b""), Some(Vec::new()));
+        assert_eq!(names_of(b"a/b/").map(|names| names.len()), Some(2));
+        for path in ["/", "a", "a/b", "../", "a/./", "a//"] {
+            assert_eq!(names_of(path.as_bytes()), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Looks for single names in the directories of a source, after the walk: which entries of the
+//! destination the source does not have (`--delete`).
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::walk::WalkChoice;
+use crate::dir::{Dir, DirReader};
+use crate::error::Result;
+use crate::manifest::{Name, file_type};
+use crate::selection::Selector;
+
+/// A directory below an operand, which may not exist.
+pub struct LookupDirectory {
+    /// The directory, if the source has it.
+    dir: Option<Arc<Dir>>,
+    choice: WalkChoice,
+    follow_links: bool,
+}
+
+/// Whether the source has an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It has one, of this type.
+    Present {
+        is_directory: bool,
+    },
+    Absent,
+    /// The directory cannot be looked at.
+    Unknown,
+}
+
+impl LookupDirectory {
+    /// Begins at an operand; `name` is None if its contents are copied.
+    ///
+    /// # Errors
+    /// `Kind::Read` if filter rules cannot be read.
+    pub fn of_root(
+        dir: &Arc<Dir>,
+        name: Option<&Name>,
+        selector: &Arc<Selector>,
+        follow_links: bool,
+    ) -> Result<LookupDirectory> {
+        let mut choice = WalkChoice::new(selector.clone());
+        choice.enter(name, dir)?;
+        Ok(LookupDirectory {
+            dir: Some(dir.clone()),
+            choice,
+            follow_links,
+        })
+    }
+
+    /// Goes to the directory `name` in this one. Returns false if it cannot be opened for another
+    /// reason than that it is missing.
+    ///
+    /// # Errors
+    /// `Kind::Read` if filter rules cannot be read.
+    pub fn enter(&mut self, name: &Name) -> Result<bool> {
+        let opened = match (&self.dir, self.follow_links) {
+            (Some(dir), true) => dir.linked(name).map(Some),
+            (Some(dir), false) => dir.child(name).map(Some),
+            (None, _) => Ok(None),
+        };
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(cause) if is_missing(&cause) => None,
+            Err(_) => return Ok(false),
+        };
+        match &opened {
+            Some(dir) => self.choice.enter(Some(name), dir)?,
+            None => self.choice.enter_missing(name),
+        }
+        self.dir = opened;
+        Ok(true)
+    }
+
+    pub fn exists(&self) -> bool {
+        self.dir.is_some()
+    }
+
+    pub fn look_for(&self, name: &Name) -> Presence {
+        let Some(dir) = &self.dir else {
+            return Presence::Absent;
+        };
+        match dir.stat(name.as_os_str()) {
+            Ok(stat) => Presence::Present {
+                is_directory: file_type(&stat) == FileType::Directory,
+            },
+            Err(cause) if is_missing(&cause) => Presence::Absent,
+            Err(_) => Presence::Unknown,
+        }
+    }
+
+    /// True if the filter rules leave out an entry of this directory.
+    pub fn leaves_out(&self, name: &Name, is_directory: bool) -> bool {
+        self.choice.leaves_out_as(name, is_directory)
+    }
+
+    /// The names in this directory, for a destination that confuses some of them.
+    ///
+    /// # Errors
+    /// If it cannot be read, or has too many names.
+    pub fn similar_names(&self) -> io::Result<SimilarNames> {
+        let mut similar = SimilarNames::default();
+        let Some(dir) = &self.dir else {
+            return Ok(similar);
+        };
+        let mut reader = DirReader::new(dir.clone());
+        while let Some(found) = reader.next_name()? {
+            if similar.names.len() >= SIMILAR_NAMES_MAX {
+                return Err(Errno::TOOBIG.into());
+            }
+            match fold(&found.name) {
+                Some(folded) => drop(similar.names.insert(folded)),
+                None => similar.has_others = true,
+            }
+        }
+        Ok(similar)
+    }
+}
+
+/// Most names that are compared without regard to case, in some 60 MB.
+const SIMILAR_NAMES_MAX: usize = 1 << 19;
+
+/// Names without regard to case and to dots and blanks at the end.
+#[derive(Default)]
+pub struct SimilarNames {
+    names: HashSet<Vec<u8>>,
+    /// Some have characters beyond ASCII, which have several spellings.
+    has_others: bool,
+}
+
+impl SimilarNames {
+    /// True if the destination could have one of the names under this one.
+    pub fn may_have(&self, name: &Name) -> bool {
+        match fold(name.as_bytes()) {
+            Some(folded) => self.names.contains(&folded),
+            None => self.has_others,
+        }
+    }
+}
+
+/// None if the name has characters beyond ASCII.
+fn fold(name: &[u8]) -> Option<Vec<u8>> {
+    let ends = |byte: &u8| !matches!(byte, b'.' | b' ');
+    let len = name.iter().rposition(ends).map_or(0, |last| last + 1);
+    name.is_ascii().then(|| name[..len].to_ascii_lowercase())
+}
+
+fn is_missing(cause: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(cause),
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_file_system_could_confuse_are_similar() {
+        let mut similar = SimilarNames::default();
+        for name in ["README", "a. .", "\u{e9}"] {
+            match fold(name.as_bytes()) {
+                Some(folded) => drop(similar.names.insert(folded)),
+                None => similar.has_others = true,
+            }
+        }
+        let may = |name: &str| similar.may_have(&Name::try_from(name.as_bytes().to_vec()).unwrap());
+        assert!(may("readme") && may("A") && may("e\u{301}"));
+        assert!(!may("readm") && !may("b"));
+        assert!(!SimilarNames::default().may_have(&Name::try_from(vec![0xc3, 0xa9]).unwrap()));
+    }
+}

@@ -1,0 +1,84 @@
+//! Messages about entries that only the destination has (`--delete`).
+
+use serde::{Deserialize, Serialize};
+
+use crate::byte_strings;
+use crate::manifest::EntryId;
+use crate::mirror::NAME_SUMS_MAX;
+
+use super::limits;
+
+/// The names of all entries in a directory that the sender has read to its end. Sent before the
+/// directory's `EntryEnd`. What is in a directory without this message is not deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryNames {
+    pub directory: EntryId,
+    /// [`NameSums::sums`](crate::mirror::NameSums::sums).
+    #[serde(deserialize_with = "limits::list::<NAME_SUMS_MAX, _, _>")]
+    pub sums: Vec<u64>,
+    /// Of an operand: device and inode of the source's directory and of those above it.
+    #[serde(deserialize_with = "limits::list::<ABOVE_MAX, _, _>")]
+    pub above: Vec<(u64, u64)>,
+}
+
+/// Most directories above an operand that are named.
+pub const ABOVE_MAX: usize = 1024;
+
+/// The receiver asks which of these entries of one of its directories the source does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnNames {
+    /// The entry number of the operand.
+    pub root: EntryId,
+    /// The names from the operand down to the directory, each followed by a slash.
+    #[serde(with = "byte_strings")]
+    pub below: Vec<u8>,
+    /// The source does not have this directory, as an earlier answer said.
+    pub is_extra: bool,
+    /// Names that differ only in case, or in dots at the end, are the same there.
+    pub confuses: bool,
+    /// At least one, and at most [`OWN_NAMES_MAX`] in a message.
+    #[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")]
+    pub entries: Vec<OwnEntry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnEntry {
+    #[serde(with = "byte_strings")]
+    pub name: Vec<u8>,
+    pub is_directory: bool,
+}
+
+/// Most names in one message, of all its directories.
+pub const OWN_NAMES_MAX: usize = 4096;
+
+/// Most such messages that await an answer.
+pub const OWN_NAMES_WAITING: usize = 4;
+
+/// The sender's answer to one message of [`OwnNames`], in the order of the questions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExtraEntries {
+    /// For each entry.
+    Some(#[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")] Vec<OwnEntryIs>),
+    /// Nothing may be deleted: the sender could not read all of the source.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OwnEntryIs {
+    /// The source has it, or a filter rule protects it.
+    Kept,
+    /// The source does not have it. If it is a directory, its entries may be protected.
+    Extra,
+    /// The same, and no rule protects any of its entries.
+    AllExtra,
+}
+
+/// Deleted entries, for the user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeletedEntries {
+    /// Their number, which may be larger than that of `paths`.
+    pub count: u64,
+    /// Below the destination; a directory's path ends in a slash.
+    #[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")]
+    pub paths: Vec<Vec<u8>>,
+}
