@@ -18,6 +18,7 @@ pages! {
     rsync = "rsync",
     destination = "destination",
     archive = "archive",
+    mirror = "mirror",
     choosing = "choosing",
     pipes = "pipes",
     devices = "devices",

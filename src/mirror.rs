@@ -27,10 +27,16 @@ pub enum MostDeleted {
 impl MostDeleted {
     /// True if `deleted` of `entries` entries are too many.
     pub fn is_exceeded(self, deleted: u64, entries: u64) -> bool {
+        deleted > self.of(entries)
+    }
+
+    /// The number, if there are `entries`.
+    pub fn of(self, entries: u64) -> u64 {
         match self {
-            MostDeleted::Entries(most) => deleted > most,
+            MostDeleted::Entries(most) => most,
             MostDeleted::Percent(percent) => {
-                u128::from(deleted) * 100 > u128::from(entries) * u128::from(percent)
+                let most = u128::from(entries) * u128::from(percent) / 100;
+                u64::try_from(most).unwrap_or(u64::MAX)
             }
         }
     }

@@ -68,6 +68,14 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
             name(twice)
         )));
     }
+    let mut all = all().filter(|_| args.mirror.deletes());
+    if let Some(inner) = all.find(|dest| places.iter().any(|outer| is_inside(place(dest), *outer)))
+    {
+        return Err(Error::usage(format!(
+            "{}: is inside another destination, where --delete would delete it",
+            name(inner)
+        )));
+    }
     Ok(also)
 }
 
@@ -78,6 +86,15 @@ fn check_flags(args: &Args) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// True if the one place is below the other, as far as their names show.
+fn is_inside(
+    (host, path): (Option<&crate::session::Host>, &[u8]),
+    (outer_host, outer): (Option<&crate::session::Host>, &[u8]),
+) -> bool {
+    let below = path.strip_prefix(outer).filter(|_| host == outer_host);
+    below.is_some_and(|below| below.starts_with(b"/") || outer == b"/" && !below.is_empty())
 }
 
 /// A key that is equal for two destinations if they are the same, as far as their names show.

@@ -24,6 +24,10 @@ pub(super) struct MirrorArgs {
 }
 
 impl MirrorArgs {
+    pub(super) fn deletes(&self) -> bool {
+        self.delete || self.delete_excluded
+    }
+
     /// # Errors
     /// Usage, if the options do not fit the copy. `is_recursive`: with `-r` or `-a`;
     /// `lists`: the user wants the paths of deleted entries.
@@ -34,7 +38,7 @@ impl MirrorArgs {
         is_recursive: bool,
         lists: bool,
     ) -> Result<Mirror> {
-        let deletes = self.delete || self.delete_excluded;
+        let deletes = self.deletes();
         let has_paths = sources.iter().all(|source| source.what == EndKind::Path);
         if !deletes && self.max_delete.is_some() {
             return Err(Error::usage(

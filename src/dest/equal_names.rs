@@ -2,6 +2,7 @@
 //! `a.` and `a` if it drops trailing dots. It runs only where two names of a copy could collide.
 
 use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,26 +25,55 @@ pub struct Spelling {
 /// Tests a directory: makes a file, looks for it under other spellings, and removes it. Where no
 /// file can be made, no new name can appear either, so all spellings count as different.
 pub fn spelling(dir: &Arc<Dir>) -> Spelling {
+    let test = |found_as: &dyn Fn(&Path) -> bool, name: &OsStr| {
+        let mut dotted = name.to_owned();
+        dotted.push(".");
+        Spelling {
+            ignores_case: found_as(name.to_ascii_uppercase().as_ref()),
+            drops_dots: found_as(dotted.as_ref()),
+        }
+    };
+    with_probe(dir, "", test).unwrap_or_default()
+}
+
+/// Makes a file in `dir` with `mark` in its name, and removes it. `test` can look for other names, and
+/// gets the file's name. None if the file cannot be made.
+fn with_probe<T>(
+    dir: &Arc<Dir>,
+    mark: &str,
+    test: impl FnOnce(&dyn Fn(&Path) -> bool, &OsStr) -> T,
+) -> Option<T> {
     let probe = Name::try_from(b"probe".to_vec()).expect("a name without a slash");
     let name = random_name(&EntrySlot::new(dir.clone(), probe));
+    let name: OsString = name
+        .to_str()?
+        .replace(".part", &format!("{mark}.part"))
+        .into();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
     let make = || dir.open(&name, flags, Mode::RUSR | Mode::WUSR);
     let (Ok(handle), Some(Ok((_own, _file)))) = (dir.handle(), OwnName::claim(dir, &name, make))
     else {
-        return Spelling::default();
+        return None;
     };
     // The name is random, so a file found under another spelling is this file. Inode numbers would
     // not show it: file systems in user space number one file differently under each of its names.
     let found_as = |other: &Path| dir.stat(other.as_os_str()).is_ok();
-    let mut dotted = name.clone();
-    dotted.push(".");
-    let spelling = Spelling {
-        ignores_case: found_as(name.to_ascii_uppercase().as_ref()),
-        drops_dots: found_as(dotted.as_ref()),
-    };
+    let tested = test(&found_as, &name);
     // If it cannot be removed, its name shows that it is fastcp's.
     let _ = unlinkat(&*handle, &name, AtFlags::empty());
-    spelling
+    Some(tested)
+}
+
+/// True if a directory treats the composed and the decomposed form of a letter as equal. None if it
+/// takes no file.
+fn treats_forms_as_equal(dir: &Arc<Dir>) -> Option<bool> {
+    let test = |found_as: &dyn Fn(&Path) -> bool, name: &OsStr| {
+        let name = name.to_string_lossy();
+        found_as(name.replace('\u{e9}', "e\u{301}").as_ref())
+    };
+    // A file system that does not take the letter cannot confuse its forms.
+    with_probe(dir, "", |_, _| ())?;
+    Some(with_probe(dir, "-\u{e9}", test).unwrap_or(false))
 }
 
 /// Which file systems treat different names as equal.
@@ -73,11 +103,24 @@ impl Spellings {
             EXT4 | TMPFS | F2FS | BCACHEFS => {
                 ioctl_getflags(&*handle).is_ok_and(|flags| flags.bits() & CASEFOLD != 0)
             }
-            _ => *self
-                .confuse
-                .entry(dir.identity().0)
-                .or_insert_with(|| spelling(dir) != Spelling::default()),
+            _ => self.tested(dir),
         }
+    }
+}
+
+impl Spellings {
+    fn tested(&mut self, dir: &Arc<Dir>) -> bool {
+        let device = dir.identity().0;
+        if let Some(confuse) = self.confuse.get(&device) {
+            return *confuse;
+        }
+        // Another directory of this file system may take a file.
+        let Some(forms) = treats_forms_as_equal(dir) else {
+            return true;
+        };
+        let confuse = forms || spelling(dir) != Spelling::default();
+        self.confuse.insert(device, confuse);
+        confuse
     }
 }
 

@@ -1,15 +1,14 @@
 //! Removes entries that the source does not have (`--delete`).
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, statx, unlinkat};
 use rustix::io::Errno;
 
 use super::{Directory, EntrySlot};
-use crate::dir::{Dir, DirReader};
+use crate::dir::DirReader;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Name, file_type};
+use crate::manifest::{Name, Timestamp, file_type};
 
 /// Directories of a tree that stay open for reading; outer ones keep their position.
 const READING_MAX: usize = 32;
@@ -17,9 +16,11 @@ const READING_MAX: usize = 32;
 /// Removes entries, or only counts what it would remove.
 pub struct Remover<'a> {
     pub only_counts: bool,
-    /// Directories that are never removed: those that are copied, and those above them.
-    pub sources: &'a HashSet<(u64, u64)>,
+    /// Device and inode of files and directories that are never removed.
+    pub protected: &'a HashSet<(u64, u64)>,
     pub is_ending: &'a dyn Fn() -> bool,
+    /// Asked before each removal; what may not be removed stays.
+    pub may_remove: &'a dyn Fn() -> bool,
     /// Gets the path of each removed entry; that of a directory ends in a slash.
     pub removed: &'a mut dyn FnMut(&[u8]),
     pub failed: &'a mut dyn FnMut(&Error),
@@ -29,7 +30,7 @@ pub struct Remover<'a> {
 struct TreeLevel {
     reader: DirReader,
     /// Holds the permissions that were added to empty it.
-    _opened: Option<Directory>,
+    _opened: Directory,
     slot: EntrySlot,
     /// Length of the path of the directory above.
     outer: usize,
@@ -42,27 +43,28 @@ enum Removal {
     Removed,
     /// Another process was faster.
     Gone,
-    /// An error was reported.
+    /// An error was reported, or it may not be removed.
     Left,
-    Directory(Arc<Dir>, Option<Directory>),
+    Directory(Directory),
 }
 
 impl Remover<'_> {
-    /// Removes `name` in `dir`, and everything in it. `path` is its path for messages.
-    pub fn remove_tree(&mut self, dir: &Arc<Dir>, name: &Name, path: Vec<u8>) {
-        let mut path = path;
+    /// Removes an entry and everything in it. `path` is its path for messages. False if something
+    /// stays.
+    pub fn remove_tree(&mut self, top: &EntrySlot, mut path: Vec<u8>) -> bool {
         let mut levels: Vec<TreeLevel> = Vec::new();
-        let mut next = Some((EntrySlot::new(dir.clone(), name.clone()), 0));
+        let mut next = Some((top.clone(), 0));
         while !(self.is_ending)() {
             if let Some((slot, outer)) = next.take() {
                 match self.entry(&slot) {
                     Removal::Removed => (self.removed)(&path),
                     Removal::Gone => {}
+                    Removal::Left if levels.is_empty() => return false,
                     Removal::Left => leave(&mut levels),
-                    Removal::Directory(dir, opened) => {
+                    Removal::Directory(opened) => {
                         path.push(b'/');
                         levels.push(TreeLevel {
-                            reader: DirReader::new(dir),
+                            reader: DirReader::new(opened.dir().clone()),
                             _opened: opened,
                             slot,
                             outer,
@@ -77,7 +79,7 @@ impl Remover<'_> {
                 path.truncate(outer);
             }
             let Some(level) = levels.last_mut() else {
-                return;
+                return true;
             };
             match level.reader.next_name() {
                 Ok(Some(found)) => {
@@ -103,13 +105,17 @@ impl Remover<'_> {
                     level.is_left = true;
                 }
             }
-            let Some(level) = levels.pop() else { return };
+            let Some(level) = levels.pop() else {
+                return true;
+            };
             match self.emptied(&level) {
                 true => (self.removed)(&path),
+                false if levels.is_empty() => return false,
                 false => leave(&mut levels),
             }
             path.truncate(level.outer);
         }
+        false
     }
 
     /// Removes one entry, or opens a directory.
@@ -127,31 +133,32 @@ impl Remover<'_> {
         let Some(stat) = slot.stat()? else {
             return Ok(Removal::Gone);
         };
-        if file_type(&stat) != FileType::Directory {
-            return match self.only_counts {
-                true => Ok(Removal::Removed),
-                false => unlink(slot, AtFlags::empty()),
-            };
+        let identity = (stat.st_dev, stat.st_ino);
+        if file_type(&stat) == FileType::Directory {
+            self.check_directory(slot, identity)?;
+            return Directory::enter_to_empty(slot).map(Removal::Directory);
         }
-        self.check_directory(slot, (stat.st_dev, stat.st_ino))?;
-        if !self.only_counts {
-            let opened = Directory::enter_to_empty(slot)?;
-            return Ok(Removal::Directory(opened.dir().clone(), Some(opened)));
+        if self.protected.contains(&identity) {
+            return Err(slot.refused("is not deleted: it is the source"));
         }
-        match slot.dir.child(&slot.name) {
-            Ok(dir) => Ok(Removal::Directory(dir, None)),
-            Err(_) => Ok(Removal::Removed),
+        match self.only_counts {
+            true => Ok(Removal::Removed),
+            false if !(self.may_remove)() => Ok(Removal::Left),
+            false => unlink(slot, AtFlags::empty()),
         }
     }
 
     /// # Errors
     /// `Kind::Refused` for a directory that must stay.
     fn check_directory(&self, slot: &EntrySlot, identity: (u64, u64)) -> Result<()> {
-        if self.sources.contains(&identity) {
-            return Err(slot.refused("is not deleted: it contains the source"));
+        if self.protected.contains(&identity) {
+            let message = "is not deleted: it contains the source, or the place of an operand";
+            return Err(slot.refused(message));
         }
         if identity.0 != slot.dir.identity().0 || is_mount_point(slot) {
-            return Err(slot.refused("is not deleted: it is a mount point"));
+            return Err(
+                slot.refused("is not deleted: it is a mount point, or a file system of its own")
+            );
         }
         Ok(())
     }
@@ -160,23 +167,21 @@ impl Remover<'_> {
     ///
     /// # Errors
     /// If it must stay, or cannot be opened.
-    pub fn open_directory(&self, slot: &EntrySlot) -> Result<(Arc<Dir>, Option<Directory>)> {
+    pub fn open_directory(&self, slot: &EntrySlot) -> Result<Directory> {
         let Some(stat) = slot.stat()? else {
             return Err(slot.unreadable(Errno::NOENT));
         };
         self.check_directory(slot, (stat.st_dev, stat.st_ino))?;
-        if self.only_counts {
-            let dir = slot.dir.child(&slot.name);
-            return Ok((dir.map_err(|cause| slot.unreadable(cause))?, None));
-        }
-        let opened = Directory::enter_to_empty(slot)?;
-        Ok((opened.dir().clone(), Some(opened)))
+        Directory::enter_to_empty(slot)
     }
 
     /// Removes a directory whose entries were handled. True if it is gone.
     fn emptied(&mut self, level: &TreeLevel) -> bool {
         if level.is_left || self.only_counts {
             return !level.is_left;
+        }
+        if !(self.may_remove)() {
+            return false;
         }
         match unlink(&level.slot, AtFlags::REMOVEDIR) {
             Ok(removal) => matches!(removal, Removal::Removed),
@@ -232,6 +237,22 @@ fn leave(levels: &mut [TreeLevel]) {
     }
 }
 
+/// True if an entry was made after `time`, where the file system keeps times of birth.
+pub fn is_born_since(slot: &EntrySlot, time: Timestamp) -> bool {
+    let Ok(dir) = slot.dir.handle() else {
+        return false;
+    };
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let found = statx(&*dir, slot.name.as_os_str(), flags, StatxFlags::BTIME);
+    found.is_ok_and(|found| {
+        let birth = Timestamp {
+            s: found.stx_btime.tv_sec,
+            ns: found.stx_btime.tv_nsec,
+        };
+        found.stx_mask & StatxFlags::BTIME.bits() != 0 && birth > time
+    })
+}
+
 /// True for the root of a mounted file system, also where the device number shows no border (a bind
 /// mount). Kernels before 5.8 do not tell; there the removal of the directory itself fails.
 fn is_mount_point(slot: &EntrySlot) -> bool {
@@ -259,12 +280,13 @@ mod tests {
         let slot = slot(root, name);
         let mut remover = Remover {
             only_counts,
-            sources: &HashSet::new(),
+            protected: &HashSet::new(),
             is_ending: &|| false,
+            may_remove: &|| true,
             removed: &mut |path| paths.push(String::from_utf8_lossy(path).into_owned()),
             failed: &mut |error| errors.push(error.message.clone()),
         };
-        remover.remove_tree(&slot.dir, &slot.name, name.as_bytes().to_vec());
+        remover.remove_tree(&slot, name.as_bytes().to_vec());
         paths.sort();
         (paths, errors)
     }

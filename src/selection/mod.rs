@@ -20,7 +20,7 @@ use crate::manifest::{Timestamp, file_type};
 use limits::RULES_BYTES_MAX;
 pub use limits::{RULE_FILE_MAX, RULES_MAX};
 use pattern::Target;
-pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern};
+pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern, RuleSide};
 use rule_list::RuleList;
 
 /// What the user asked for, as it is sent to the source's host.
@@ -122,12 +122,41 @@ impl Selector {
         name: &[u8],
         is_directory: bool,
     ) -> bool {
+        let sides = [RuleSide::Both, RuleSide::Source];
+        self.verdict(here, (path, name), is_directory, &sides)
+    }
+
+    /// True if `--delete` must keep an entry that the source does not have. `excluded_too`: only rules
+    /// for the destination alone protect (`--delete-excluded`).
+    pub fn protects(
+        &self,
+        here: &DirectoryRules,
+        (path, name): (&[u8], &[u8]),
+        is_directory: bool,
+        excluded_too: bool,
+    ) -> bool {
+        let sides = protecting(excluded_too);
+        !self.verdict(here, (path, name), is_directory, sides)
+    }
+
+    /// True if [`protects`](Self::protects) may be true for some entry.
+    pub fn may_protect(&self, excluded_too: bool) -> bool {
+        self.list.has_one_for(protecting(excluded_too))
+    }
+
+    fn verdict(
+        &self,
+        here: &DirectoryRules,
+        (path, name): (&[u8], &[u8]),
+        is_directory: bool,
+        sides: &[RuleSide],
+    ) -> bool {
         if !self.has_rules() {
             return true;
         }
         let target = Target::new(path, name, is_directory);
-        let of_file = |file: usize| here.verdict(file, &target);
-        self.list.verdict(&target, of_file).unwrap_or(true)
+        let of_file = |file: usize| here.verdict(file, &target, sides);
+        self.list.verdict(&target, sides, of_file).unwrap_or(true)
     }
 
     /// True if a regular file has the right size and age.
@@ -185,11 +214,19 @@ impl Selector {
     }
 }
 
+/// The sides of rules that say what is kept at the destination.
+fn protecting(excluded_too: bool) -> &'static [RuleSide] {
+    match excluded_too {
+        true => &[RuleSide::Destination],
+        false => &[RuleSide::Both, RuleSide::Destination],
+    }
+}
+
 impl DirectoryRules {
-    fn verdict(&self, file: usize, target: &Target) -> Option<bool> {
+    fn verdict(&self, file: usize, target: &Target, sides: &[RuleSide]) -> Option<bool> {
         let mut next = self.files.get(file)?.as_ref();
         while let Some(rules) = next {
-            if let Some(takes) = rules.list.verdict(target, |_| None) {
+            if let Some(takes) = rules.list.verdict(target, sides, |_| None) {
                 return Some(takes);
             }
             next = rules.outer.as_ref();

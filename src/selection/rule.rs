@@ -23,9 +23,22 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulePattern {
     pub takes: bool,
+    pub side: RuleSide,
     /// The rule is for the entries that do not match.
     pub negated: bool,
     pub pattern: Vec<u8>,
+}
+
+/// Where a rule applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RuleSide {
+    /// It leaves entries out, and `--delete` keeps those that match.
+    #[default]
+    Both,
+    /// It only leaves entries out (`hide`, `show`, modifier `s`).
+    Source,
+    /// It only says what `--delete` keeps (`protect`, `risk`, modifier `r`).
+    Destination,
 }
 
 /// A file with rules for its directory and those below.
@@ -125,6 +138,7 @@ impl Rule {
     fn leaves_out(pattern: &[u8]) -> Rule {
         Rule::Pattern(RulePattern {
             takes: false,
+            side: RuleSide::Both,
             negated: false,
             pattern: pattern.to_vec(),
         })
@@ -235,6 +249,7 @@ impl Parsed {
         }
         Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
             takes: take,
+            side: RuleSide::Both,
             negated: false,
             pattern: pattern.to_vec(),
         })]))
@@ -313,13 +328,17 @@ fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
     if argument.is_empty() {
         return refused("the pattern is missing");
     }
-    // They protect files at the destination from being deleted, or select attributes.
-    let is_elsewhere = matches!(letter, b'P' | b'R') || has(b'x') || (has(b'r') && !has(b's'));
-    if is_elsewhere {
+    // It selects attributes.
+    if has(b'x') {
         return Ok(Parsed::Rules(Vec::new()));
     }
     Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
-        takes: matches!(letter, b'+' | b'S'),
+        takes: matches!(letter, b'+' | b'S' | b'R'),
+        side: match (letter, has(b's'), has(b'r')) {
+            (b'H' | b'S', ..) | (_, true, false) => RuleSide::Source,
+            (b'P' | b'R', ..) | (_, false, true) => RuleSide::Destination,
+            _ => RuleSide::Both,
+        },
         negated: has(b'!'),
         pattern: argument.to_vec(),
     })]))
@@ -343,8 +362,14 @@ fn merge(
         (false, true) => LineForm::BarePatterns { take: true },
         (false, false) => LineForm::Rules,
     };
-    if has(b'x') || (has(b'r') && !has(b's')) {
+    if has(b'x') {
         return Ok(Parsed::Rules(Vec::new()));
+    }
+    if has(b'r') && !has(b's') {
+        return Err(BadRule::at(
+            text,
+            "a file of rules applies to the source too (modifier r without s)",
+        ));
     }
     let argument: &[u8] = match argument {
         b"" if has(b'C') => b".cvsignore",

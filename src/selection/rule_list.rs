@@ -2,7 +2,7 @@
 
 use super::limits::{FILES_MAX, PATTERN_MAX, RULES_MAX};
 use super::pattern::{Pattern, Target};
-use super::rule::{BadRule, Rule, RuleFile};
+use super::rule::{BadRule, Rule, RuleFile, RuleSide};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleList {
@@ -16,6 +16,7 @@ enum ListedRule {
     Pattern {
         pattern: Pattern,
         takes: bool,
+        side: RuleSide,
         is_negated: bool,
     },
     File(RuleFile),
@@ -40,6 +41,7 @@ impl RuleList {
             Rule::Pattern(rule) => Ok(ListedRule::Pattern {
                 pattern: Pattern::new(&rule.pattern),
                 takes: rule.takes,
+                side: rule.side,
                 is_negated: rule.negated,
             }),
             Rule::File(file) => {
@@ -65,11 +67,20 @@ impl RuleList {
         })
     }
 
-    /// What the first rule that matches says; None if none does. `of_file` answers for the rules in
+    /// True if a rule, or one in a file, is for one of these sides.
+    pub(super) fn has_one_for(&self, sides: &[RuleSide]) -> bool {
+        self.rules.iter().any(|rule| match rule {
+            ListedRule::Pattern { side, .. } => sides.contains(side),
+            ListedRule::File(_) => true,
+        })
+    }
+
+    /// What the first rule for these sides that matches says; None if none does. `of_file` answers for the rules in
     /// the nth of the [`files`](Self::files).
     pub(super) fn verdict(
         &self,
         target: &Target,
+        sides: &[RuleSide],
         mut of_file: impl FnMut(usize) -> Option<bool>,
     ) -> Option<bool> {
         let mut files = 0..;
@@ -77,8 +88,10 @@ impl RuleList {
             ListedRule::Pattern {
                 pattern,
                 takes,
+                side,
                 is_negated,
-            } => (pattern.matches(target, &self.top) != *is_negated).then_some(*takes),
+            } => (sides.contains(side) && pattern.matches(target, &self.top) != *is_negated)
+                .then_some(*takes),
             ListedRule::File(_) => of_file(files.next()?),
         })
     }

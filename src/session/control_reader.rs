@@ -193,6 +193,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Names(_)
         | Message::OwnNames(_)
         | Message::Extra(_)
+        | Message::SourcePlaces(_)
         | Message::Deleted(_)
         | Message::SumUp(_)
         | Message::DirectorySums(_)

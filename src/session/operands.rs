@@ -29,6 +29,8 @@ pub struct Expanded {
     pipe: Option<PipeOrigin>,
     /// Some operand was not found, or cannot be copied.
     lacks_some: bool,
+    /// Number of operands.
+    typed: usize,
 }
 
 impl Expanded {
@@ -43,6 +45,7 @@ impl Expanded {
     /// Adds the files that an operand names. `has_failed`: it names others too.
     pub fn add(&mut self, named: Vec<NamedSource>, operand: usize, has_failed: bool) {
         self.lacks_some |= has_failed;
+        self.typed += 1;
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named);
     }
@@ -60,6 +63,7 @@ impl Expanded {
                 let handles = Arc::new(Handles::default());
                 let walk_options = WalkOptions {
                     lacks_operands: self.lacks_some,
+                    may_lack_names: self.typed > 1 && options.selector.may_leave_out_operands(),
                     ..walk_options(options)
                 };
                 let walk = Walk::new(self.named, walk_options, handles);
@@ -119,6 +123,7 @@ fn walk_options(options: &CopyOptions) -> WalkOptions {
         holds: options.update.sums_up() && !options.digests && !options.fsync,
         sums_names: options.mirror.deletes,
         lacks_operands: false,
+        may_lack_names: false,
     }
 }
 

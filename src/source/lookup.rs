@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 
 use super::walk::WalkChoice;
@@ -54,12 +54,15 @@ impl LookupDirectory {
         })
     }
 
-    /// Goes to the directory `name` in this one. Returns false if it cannot be opened for another
-    /// reason than that it is missing.
+    /// Goes to the directory `name` in this one. Returns false if filter rules leave it out, or if it
+    /// cannot be opened for another reason than that it is missing.
     ///
     /// # Errors
     /// `Kind::Read` if filter rules cannot be read.
     pub fn enter(&mut self, name: &Name) -> Result<bool> {
+        if self.choice.leaves_out_as(name, true) {
+            return Ok(false);
+        }
         let opened = match (&self.dir, self.follow_links) {
             (Some(dir), true) => dir.linked(name).map(Some),
             (Some(dir), false) => dir.child(name).map(Some),
@@ -86,18 +89,35 @@ impl LookupDirectory {
         let Some(dir) = &self.dir else {
             return Presence::Absent;
         };
-        match dir.stat(name.as_os_str()) {
-            Ok(stat) => Presence::Present {
-                is_directory: file_type(&stat) == FileType::Directory,
-            },
-            Err(cause) if is_missing(&cause) => Presence::Absent,
-            Err(_) => Presence::Unknown,
+        let stat = match dir.stat(name.as_os_str()) {
+            Ok(stat) => stat,
+            Err(cause) if is_missing(&cause) => return Presence::Absent,
+            Err(_) => return Presence::Unknown,
+        };
+        let mut found = file_type(&stat);
+        if found == FileType::Symlink && self.follow_links {
+            let followed = dir
+                .handle()
+                .and_then(|dir| Ok(statat(&*dir, name.as_os_str(), AtFlags::empty())?));
+            match followed {
+                Ok(stat) => found = file_type(&stat),
+                Err(_) => return Presence::Unknown,
+            }
+        }
+        Presence::Present {
+            is_directory: found == FileType::Directory,
         }
     }
 
     /// True if the filter rules leave out an entry of this directory.
     pub fn leaves_out(&self, name: &Name, is_directory: bool) -> bool {
         self.choice.leaves_out_as(name, is_directory)
+    }
+
+    /// True if a filter rule protects an entry at the destination. `excluded_too`: with
+    /// `--delete-excluded`.
+    pub fn protects(&self, name: &Name, is_directory: bool, excluded_too: bool) -> bool {
+        self.choice.protects(name, is_directory, excluded_too)
     }
 
     /// The names in this directory, for a destination that confuses some of them.
@@ -138,7 +158,7 @@ impl SimilarNames {
     /// True if the destination could have one of the names under this one.
     pub fn may_have(&self, name: &Name) -> bool {
         match fold(name.as_bytes()) {
-            Some(folded) => self.names.contains(&folded),
+            Some(folded) => self.names.contains(&folded) || self.has_others,
             None => self.has_others,
         }
     }
@@ -173,6 +193,9 @@ mod tests {
         }
         let may = |name: &str| similar.may_have(&Name::try_from(name.as_bytes().to_vec()).unwrap());
         assert!(may("readme") && may("A") && may("e\u{301}"));
+        // Beyond ASCII, more names than these may be the same.
+        assert!(may("b"));
+        similar.has_others = false;
         assert!(!may("readm") && !may("b"));
         assert!(!SimilarNames::default().may_have(&Name::try_from(vec![0xc3, 0xa9]).unwrap()));
     }

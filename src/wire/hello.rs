@@ -15,7 +15,7 @@ const TELLS: &str = "missing-packs";
 const COLUMNS: &str = "pack-columns";
 
 /// The feature of a sender that copies only what the client selects.
-const SELECTS: &str = "selection";
+const SELECTS: &str = "selection-sides";
 
 /// The feature of an end that keeps what the client says besides content, compares existing files,
 /// and deletes what the source does not have.

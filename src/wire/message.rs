@@ -34,7 +34,7 @@ pub use fault::Fault;
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
 pub use mirror::{
     ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
-    OwnEntry, OwnEntryIs, OwnNames,
+    OwnEntry, OwnEntryIs, OwnNames, SourcePlaces,
 };
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
@@ -143,6 +143,7 @@ messages! {
     39 => Names(Vec<DirectoryNames>),
     40 => OwnNames(Vec<OwnNames>),
     41 => Extra(ExtraEntries),
+    42 => SourcePlaces(SourcePlaces),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -29,6 +29,7 @@ mod copy {
     mod kept;
     mod landing;
     mod live;
+    mod mirror;
     mod own_names;
     mod permissions;
     mod pipes;

@@ -157,6 +157,7 @@ impl<'a> Exchange<'a> {
             | Message::EntrySums(_)
             | Message::Names(_)
             | Message::Extra(_)
+            | Message::SourcePlaces(_)
             | Message::EntryEnd(_)
             | Message::AllSent(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),

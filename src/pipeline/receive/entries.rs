@@ -1,8 +1,8 @@
 //! The entries of a copy at the receiver: where each goes, which are in place or failed, and the
 //! journal that records this for a later run.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use super::destination::Sessions;
@@ -25,7 +25,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
-use crate::wire::message::{DirectoryNames, ExtraEntries, Message};
+use crate::wire::message::{DirectoryNames, ExtraEntries, Message, SourcePlaces};
 
 pub struct Entries {
     pub report: Report,
@@ -43,12 +43,11 @@ pub struct Entries {
     pub(super) journal_name: OnceLock<JournalName>,
     journal_sync: JournalSync,
     pub(super) mirror: Mirroring,
-    /// As the destination says when the roots land.
-    pub(super) same_machine: AtomicBool,
 }
 
 impl Entries {
     pub fn new(report: Report, rules: Rules, sessions: Sessions) -> Entries {
+        let mirror = Mirroring::new(rules.clone(), sessions.tell.clone());
         Entries {
             report,
             rules,
@@ -60,8 +59,7 @@ impl Entries {
             sum_key: OnceLock::new(),
             journal_name: OnceLock::new(),
             journal_sync: JournalSync::default(),
-            mirror: Mirroring::default(),
-            same_machine: AtomicBool::new(false),
+            mirror,
         }
     }
 
@@ -304,7 +302,9 @@ impl Entries {
             if let (Some(names), Some(made)) =
                 (&source_names, directory.take_if(|_| source_names.is_some()))
             {
-                directory = self.mirror.compare(self, made, &entry, names, &place);
+                directory = self
+                    .mirror
+                    .compare(&self.report, made, &entry, names, &place);
             }
             if let Some(directory) = directory
                 && let Err(error) = directory.finish(&entry, &self.rules)
@@ -318,7 +318,7 @@ impl Entries {
         let mut table = self.table();
         if table.take_done() {
             drop(table);
-            if !self.mirror.begin(self) {
+            if self.mirror.begin(&self.report) {
                 self.complete();
             }
         } else if table.is_stuck() {
@@ -338,7 +338,7 @@ impl Entries {
             let kept = self.table().set_source_names(names);
             match kept {
                 Some(true) => {}
-                Some(false) => self.mirror.leaves_out_directory(),
+                Some(false) => self.mirror.had_no_room(),
                 None => self
                     .report
                     .breach("names in a directory that was not announced"),
@@ -346,9 +346,17 @@ impl Entries {
         }
     }
 
+    /// Keeps the places of the source from being deleted.
+    pub fn take_source_places(&self, places: SourcePlaces) {
+        if !self.context().options.mirror.deletes {
+            return self.report.breach("places that it was not asked for");
+        }
+        self.mirror.protect_source(places.0);
+    }
+
     /// Handles an answer about names that only the destination has.
     pub fn take_extra(&self, answer: ExtraEntries) {
-        if self.mirror.answered(self, answer) {
+        if self.mirror.answered(&self.report, answer) {
             self.complete();
         }
     }
@@ -362,11 +370,6 @@ impl Entries {
         }
         self.tell_not_kept();
         self.report.acks.finish();
-    }
-
-    /// True if device and inode numbers mean the same at both ends.
-    pub(super) fn same_machine(&self) -> bool {
-        self.same_machine.load(Relaxed)
     }
 
     /// Tells the user's end how many entries stayed, and what this end could not keep.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
-use super::mirror::PlaceInCopy;
 use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
 use super::root_table::RootTable;
@@ -44,6 +43,14 @@ pub struct OpenDirectory {
     /// Number of children in place or failed, and of all children once that is known.
     settled: u64,
     children: Option<u64>,
+}
+
+/// Where a directory is in the copy.
+pub(super) struct PlaceInCopy {
+    /// The operand's entry number.
+    pub root: EntryId,
+    /// Number of names from the operand down to it.
+    pub depth: usize,
 }
 
 /// The place for an entry.
@@ -387,7 +394,7 @@ impl EntryTable {
 }
 
 fn source_names_bytes(names: &DirectoryNames) -> usize {
-    size_of_val(&names.sums[..]) + size_of_val(&names.above[..])
+    size_of_val(&names.sums[..])
 }
 
 /// The names in the directory of `parent`. None if that is not known any more.

@@ -95,6 +95,7 @@ impl EntryWriter<'_> {
             Message::Unlinked(count) => self.context().progress.add_unlinked(count),
             Message::NotKept(some) => self.context().progress.not_kept().add(&some),
             Message::Names(names) => self.entries().take_names(names),
+            Message::SourcePlaces(places) => self.entries().take_source_places(places),
             Message::Extra(answer) => self.entries().take_extra(answer),
             Message::AllSent(all) => self.all_sent(&all),
             _ => self.breach("an unexpected type"),

@@ -18,7 +18,7 @@ use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
 use crate::progress::Phase;
-use crate::wire::message::{Message, Roots, RootsResolved};
+use crate::wire::message::{ABOVE_MAX, Message, Roots, RootsResolved};
 
 impl Entries {
     /// Resolves the destinations of the roots and checks the free space, before the first byte.
@@ -38,7 +38,8 @@ impl Entries {
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
-        self.same_machine.store(destination.same_machine, Relaxed);
+        let same_machine = &self.mirror.same_machine;
+        same_machine.store(destination.same_machine, Relaxed);
         self.check_owners()?;
         self.context().progress.set_totals(roots.totals);
         let unfinished = |slot: &EntrySlot, root: &Root| {
@@ -70,6 +71,9 @@ impl Entries {
         if let Some(list) = &self.context().digests {
             list.set_landed(names.clone());
         }
+        if self.context().options.mirror.deletes {
+            self.protect(&roots.roots, &targets);
+        }
         let exists = targets.iter().any(|target| target.existed);
         self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
@@ -91,6 +95,18 @@ impl Entries {
             window: self.context().budget.window() as u32,
         }));
         Ok(())
+    }
+
+    /// Keeps the operands, and the directories where they go, from being deleted.
+    fn protect(&self, roots: &[Root], targets: &[RootTarget]) {
+        let operands = roots.iter().map(|root| (root.dev, root.ino));
+        self.mirror.protect_source(operands);
+        let mut last = None;
+        for dir in targets.iter().filter_map(|target| target.landing.dir()) {
+            if last.replace(dir.identity()) != Some(dir.identity()) {
+                self.mirror.protect(dir.with_those_above(ABOVE_MAX));
+            }
+        }
     }
 
     /// True if directories are compared by sums. A key that may only write must not learn what

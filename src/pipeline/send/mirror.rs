@@ -50,6 +50,10 @@ pub(super) struct MirrorRoots {
     /// In order. The name is None if the contents of a directory are copied.
     roots: Vec<MirrorRoot>,
     by_name: HashMap<Name, Vec<usize>>,
+    /// Those whose contents are copied.
+    of_contents: Vec<usize>,
+    /// The user may have named others, which their size or age leaves out.
+    may_lack_names: bool,
 }
 
 struct MirrorRoot {
@@ -59,17 +63,21 @@ struct MirrorRoot {
 }
 
 impl MirrorRoots {
-    pub(super) fn new(names: Vec<Option<Name>>) -> MirrorRoots {
+    pub(super) fn new(names: Vec<Option<Name>>, may_lack_names: bool) -> MirrorRoots {
         let mut by_name: HashMap<Name, Vec<usize>> = HashMap::new();
+        let mut of_contents = Vec::new();
         for (nth, name) in names.iter().enumerate() {
-            if let Some(name) = name {
-                by_name.entry(name.clone()).or_default().push(nth);
+            match name {
+                Some(name) => by_name.entry(name.clone()).or_default().push(nth),
+                None => of_contents.push(nth),
             }
         }
         let roots = names.into_iter().map(|name| MirrorRoot { name, dir: None });
         MirrorRoots {
             roots: roots.collect(),
             by_name,
+            of_contents,
+            may_lack_names,
         }
     }
 
@@ -78,10 +86,6 @@ impl MirrorRoots {
         if let Some(root) = self.roots.get_mut(place(id)) {
             root.dir = Some(dir.clone());
         }
-    }
-
-    pub(super) fn dir(&self, id: EntryId) -> Option<&Arc<Dir>> {
-        self.roots.get(place(id))?.dir.as_ref()
     }
 
     /// Answers the receiver's questions until the copy ends.
@@ -115,37 +119,27 @@ impl MirrorRoots {
         let mut found = vec![OwnEntryIs::AllExtra; question.entries.len()];
         self.look_in(sender, asking, (question, &below), &mut found)?;
         // Other operands may go into the same directory.
-        let contents = |root: &&MirrorRoot| root.name.is_none();
-        for (nth, root) in self
-            .roots
-            .iter()
-            .enumerate()
-            .filter(|(_, root)| contents(root))
-        {
-            let is_asking = nth == place(question.root);
-            match &asking.name {
-                None if !is_asking => {
-                    self.look_beside(sender, root, (question, &below), &mut found)?
-                }
-                None => {}
-                Some(name) => {
-                    let path: Vec<Name> =
-                        std::iter::once(name.clone()).chain(below.clone()).collect();
-                    self.look_beside(sender, root, (question, &path), &mut found)?;
-                }
-            }
+        let asking_at = place(question.root);
+        let from_top: Vec<Name> = asking.name.iter().cloned().chain(below.clone()).collect();
+        for nth in self.of_contents.iter().filter(|nth| **nth != asking_at) {
+            let root = &self.roots[*nth];
+            self.look_beside(sender, root, (question, &from_top), &mut found)?;
         }
-        let first = match (&asking.name, below.first()) {
-            (Some(name), _) | (None, Some(name)) => name,
-            (None, None) => {
-                self.keep_operands(question, &mut found);
-                return Some(found);
-            }
+        let is_alone = self.roots.len() == 1;
+        // Which of several operands such a name belongs to cannot be told.
+        if question.confuses && !is_alone {
+            return None;
+        }
+        // An operand that size or age leaves out has no number here.
+        if from_top.is_empty() && self.may_lack_names {
+            return None;
+        }
+        let Some((first, path)) = from_top.split_first() else {
+            self.keep_operands(question, &mut found);
+            return Some(found);
         };
-        let skipped = usize::from(asking.name.is_none());
         let same = self.by_name.get(first).into_iter().flatten();
-        for nth in same.filter(|nth| **nth != place(question.root)) {
-            let path = &below[skipped..];
+        for nth in same.filter(|nth| **nth != asking_at) {
             self.look_beside(sender, &self.roots[*nth], (question, path), &mut found)?;
         }
         Some(found)
@@ -238,20 +232,18 @@ impl MirrorRoots {
         name: &Name,
     ) -> OwnEntryIs {
         let options = &sender.context.options;
-        match (place.look_for(name), options.mirror.deletes_excluded) {
-            (Presence::Unknown, _) | (Presence::Present { .. }, false) => OwnEntryIs::Kept,
-            (Presence::Present { is_directory }, true) => {
-                match place.leaves_out(name, is_directory) {
-                    true => OwnEntryIs::AllExtra,
-                    false => OwnEntryIs::Kept,
-                }
-            }
-            (Presence::Absent, true) => OwnEntryIs::AllExtra,
-            (Presence::Absent, false) if place.leaves_out(name, entry.is_directory) => {
-                OwnEntryIs::Kept
-            }
-            (Presence::Absent, false) if options.selector.has_rules() => OwnEntryIs::Extra,
-            (Presence::Absent, false) => OwnEntryIs::AllExtra,
+        let excluded_too = options.mirror.deletes_excluded;
+        let is_there = match place.look_for(name) {
+            Presence::Unknown => true,
+            Presence::Present { is_directory } => !place.leaves_out(name, is_directory),
+            Presence::Absent => false,
+        };
+        if is_there || place.protects(name, entry.is_directory, excluded_too) {
+            OwnEntryIs::Kept
+        } else if options.selector.may_protect(excluded_too) {
+            OwnEntryIs::Extra
+        } else {
+            OwnEntryIs::AllExtra
         }
     }
 }

@@ -25,7 +25,8 @@ use crate::source::{
     EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
 };
 use crate::wire::message::{
-    ABOVE_MAX, AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SumsAnswer, entry_weight,
+    ABOVE_MAX, AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SourcePlaces, SumsAnswer,
+    entry_weight,
 };
 
 /// Directories, links and special files in one message, and about how many bytes they may take.
@@ -53,6 +54,8 @@ struct SourceWalk<'a> {
     names: Vec<DirectoryNames>,
     /// Of the operands, if the receiver may ask about its entries.
     mirror: MirrorRoots,
+    /// The directory of the last operand.
+    last_place: Option<(u64, u64)>,
     small: SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
@@ -108,9 +111,12 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         ends: Vec::new(),
         names: Vec::new(),
         mirror: match &sources {
-            Sources::Files(walk) if deletes => MirrorRoots::new(walk.names()),
+            Sources::Files(walk) if deletes => {
+                MirrorRoots::new(walk.names(), walk.may_lack_names())
+            }
             Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
         },
+        last_place: None,
         small: SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
@@ -172,8 +178,8 @@ impl SourceWalk<'_> {
     fn step(&mut self, step: Step) -> Result<(), Ended> {
         match step {
             Step::Entry(found) => {
-                if found.entry.parent == NO_PARENT && found.entry.kind == EntryKind::Directory {
-                    self.mirror.found(found.entry.id, &found.dir);
+                if found.entry.parent == NO_PARENT && self.sender.context.options.mirror.deletes {
+                    self.operand_found(&found)?;
                 }
                 self.entry(found)
             }
@@ -183,15 +189,9 @@ impl SourceWalk<'_> {
                 children,
                 names,
             } => {
-                self.names.extend(names.map(|names| {
-                    DirectoryNames {
-                        directory: id,
-                        sums: names.sums(),
-                        above: self
-                            .mirror
-                            .dir(id)
-                            .map_or_else(Vec::new, |dir| dir.with_those_above(ABOVE_MAX)),
-                    }
+                self.names.extend(names.map(|names| DirectoryNames {
+                    directory: id,
+                    sums: names.sums(),
                 }));
                 let end = match &mut self.held {
                     Some(held) => held.leave(id, children),
@@ -218,6 +218,19 @@ impl SourceWalk<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Tells the receiver what must not be deleted, and notes where it may look.
+    fn operand_found(&mut self, found: &FoundFile) -> Result<(), Ended> {
+        if found.entry.kind == EntryKind::Directory {
+            self.mirror.found(found.entry.id, &found.dir);
+        }
+        let identity = Some(found.dir.identity());
+        if std::mem::replace(&mut self.last_place, identity) == identity {
+            return Ok(());
+        }
+        let places = SourcePlaces(found.dir.with_those_above(ABOVE_MAX));
+        self.sender.report.say_or_end(Message::SourcePlaces(places))
     }
 
     /// Handles an entry that the receiver may have unchanged.

@@ -112,10 +112,25 @@ impl WalkChoice {
         let Some(level) = self.levels.last() else {
             return false;
         };
-        let (path, name) = (&self.path, name.as_bytes());
+        let (rules, name) = (&level.rules, name.as_bytes());
         !self
             .selector
-            .takes_name(&level.rules, path, name, is_directory)
+            .takes_name(rules, &self.path, name, is_directory)
+    }
+
+    /// True if `--delete` must keep it at the destination.
+    pub(in crate::source) fn protects(
+        &self,
+        name: &Name,
+        is_directory: bool,
+        excluded_too: bool,
+    ) -> bool {
+        let Some(level) = self.levels.last() else {
+            return false;
+        };
+        let place = (&self.path[..], name.as_bytes());
+        self.selector
+            .protects(&level.rules, place, is_directory, excluded_too)
     }
 
     /// True if directories on other file systems are made but not entered.

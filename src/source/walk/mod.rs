@@ -100,6 +100,7 @@ pub struct Walk {
     holds: bool,
     sums_names: bool,
     lacks_operands: bool,
+    may_lack_names: bool,
     first_names: FirstNames,
     further_names: FurtherNames,
     keep: Keep,
@@ -145,6 +146,8 @@ pub struct WalkOptions {
     pub sums_names: bool,
     /// The user named more, which was not found.
     pub lacks_operands: bool,
+    /// The user may have named more, which is left out.
+    pub may_lack_names: bool,
 }
 
 impl Walk {
@@ -157,6 +160,7 @@ impl Walk {
             holds,
             sums_names,
             lacks_operands,
+            may_lack_names,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
@@ -164,6 +168,7 @@ impl Walk {
             holds,
             sums_names,
             lacks_operands,
+            may_lack_names,
             first_names: FirstNames::new(roots.len() == 1 && !follow_links),
             is_confined,
             roots: roots.into_iter().enumerate(),
@@ -197,6 +202,11 @@ impl Walk {
     /// True if the user named more, which was not found.
     pub fn lacks_operands(&self) -> bool {
         self.lacks_operands
+    }
+
+    /// True if the user may have named more, which is left out.
+    pub fn may_lack_names(&self) -> bool {
+        self.may_lack_names
     }
 
     /// The name of each named thing that the walk has not reached; None if a directory's contents

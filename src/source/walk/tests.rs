@@ -37,7 +37,7 @@ fn walked(roots: Vec<NamedSource>, follow_links: bool) -> Vec<String> {
             let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
             format!("{}<{} {name} {:?}", entry.id, entry.parent, entry.kind)
         }
-        Step::EndDirectory { id, children } => format!("end {id} {children}"),
+        Step::EndDirectory { id, children, .. } => format!("end {id} {children}"),
         Step::Failed(error) | Step::Special(error) => error.to_string(),
         Step::LeftOut => "left out".to_owned(),
     });
@@ -234,11 +234,19 @@ fn a_directory_that_vanishes_or_is_replaced_ends_empty_and_is_reported() {
     assert_eq!(error.kind, Kind::Read);
     assert!(matches!(
         walk.next(),
-        Some(Step::EndDirectory { id: 2, children: 0 })
+        Some(Step::EndDirectory {
+            id: 2,
+            children: 0,
+            ..
+        })
     ));
     assert!(matches!(
         walk.next(),
-        Some(Step::EndDirectory { id: 1, children: 1 })
+        Some(Step::EndDirectory {
+            id: 1,
+            children: 1,
+            ..
+        })
     ));
     assert!(walk.next().is_none());
 }
@@ -258,7 +266,11 @@ fn a_further_name_that_is_replaced_is_linked_and_reported() {
     let end = walk.find(|step| matches!(step, Step::EndDirectory { .. }));
     assert!(matches!(
         end,
-        Some(Step::EndDirectory { id: 1, children: 2 })
+        Some(Step::EndDirectory {
+            id: 1,
+            children: 2,
+            ..
+        })
     ));
     for path in [&one, &two] {
         std::fs::remove_file(path).unwrap();

@@ -16,12 +16,16 @@ pub struct DirectoryNames {
     /// [`NameSums::sums`](crate::mirror::NameSums::sums).
     #[serde(deserialize_with = "limits::list::<NAME_SUMS_MAX, _, _>")]
     pub sums: Vec<u64>,
-    /// Of an operand: device and inode of the source's directory and of those above it.
-    #[serde(deserialize_with = "limits::list::<ABOVE_MAX, _, _>")]
-    pub above: Vec<(u64, u64)>,
 }
 
-/// Most directories above an operand that are named.
+/// Device and inode of the directory of an operand, or that contains one, and of those above it. The
+/// receiver deletes none of them, if it is on the same machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourcePlaces(
+    #[serde(deserialize_with = "limits::list::<ABOVE_MAX, _, _>")] pub Vec<(u64, u64)>,
+);
+
+/// Most places in one message.
 pub const ABOVE_MAX: usize = 1024;
 
 /// The receiver asks which of these entries of one of its directories the source does not have.

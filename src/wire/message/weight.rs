@@ -57,6 +57,7 @@ impl Message {
             Message::OwnNames(directories) => directories.iter().map(weight_of_own_names).sum(),
             Message::Extra(ExtraEntries::Some(entries)) => size_of_val(&entries[..]),
             Message::Extra(ExtraEntries::Unknown) => 0,
+            Message::SourcePlaces(places) => size_of_val(&places.0[..]),
             Message::Deleted(deleted) => texts(&deleted.paths),
             Message::Select(selection) => selection
                 .rules
@@ -116,9 +117,7 @@ fn weight_of_want(want: &Want) -> usize {
 }
 
 fn weight_of_names(directory: &DirectoryNames) -> usize {
-    size_of::<DirectoryNames>()
-        + size_of_val(&directory.sums[..])
-        + size_of_val(&directory.above[..])
+    size_of::<DirectoryNames>() + size_of_val(&directory.sums[..])
 }
 
 fn weight_of_own_names(directory: &OwnNames) -> usize {

@@ -9,6 +9,7 @@ mod corpus;
 mod frames;
 mod links;
 mod memory;
+mod mirror;
 mod names;
 mod neighbours;
 mod pipes;

@@ -102,6 +102,7 @@ fn messages() -> Vec<Message> {
         keep: Default::default(),
         update: Default::default(),
         changes: Default::default(),
+        mirror: Default::default(),
         selector: Default::default(),
     };
     let receiver = Role::Receiver {
@@ -325,6 +326,7 @@ fn a_selection_is_these_bytes() {
     let selection = Selection {
         rules: vec![
             Rule::Pattern(RulePattern {
+                side: Default::default(),
                 takes: false,
                 negated: true,
                 pattern: b"*.o".to_vec(),

@@ -1,0 +1,525 @@
+//! The questions about names that only the destination has, and what follows from the answers.
+//!
+//! With `--max-delete` all questions are asked twice: the first time entries are only counted.
+
+use std::cell::Cell;
+use std::collections::{HashSet, VecDeque};
+use std::mem::take;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+
+use super::super::report::Report;
+use super::NOTED_BYTES_MAX;
+use crate::dest::{self, Directory, EntrySlot, Remover, is_own_name};
+use crate::dir::{Dir, DirReader, ReadName};
+use crate::error::{Error, Kind, Side};
+use crate::manifest::{EntryId, Name, Timestamp, file_type};
+use crate::mirror::DifferingNames;
+use crate::wire::message::{
+    DeletedEntries, ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs,
+    OwnNames,
+};
+
+/// About how many bytes of names are in one message.
+const NAMES_BYTES: usize = 32 << 10;
+
+/// Directories in one message.
+const DIRECTORIES_ASKED: usize = 64;
+
+/// Paths of deleted entries in one message, and about how many bytes they take.
+const TOLD_MAX: usize = 256;
+const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// About how many bytes a directory takes that only the destination has, besides its paths.
+const EXTRA_WEIGHT: usize = 1024;
+
+/// A directory with entries to ask about.
+pub(super) struct MirrorPlace {
+    dir: Arc<Dir>,
+    /// The operand's entry number.
+    root: EntryId,
+    /// The names from the operand down to the directory, each followed by a slash.
+    below: Vec<u8>,
+    /// The same from the directory that the user typed, for messages.
+    way: Vec<u8>,
+    confuses: bool,
+    differ: DifferingNames,
+    /// Its number among the directories that only the destination has.
+    extra: Option<usize>,
+}
+
+impl MirrorPlace {
+    /// A directory that the source has.
+    pub(super) fn of_copy(
+        dir: Arc<Dir>,
+        root: EntryId,
+        (below, way): (Vec<u8>, Vec<u8>),
+        confuses: bool,
+        differ: DifferingNames,
+    ) -> MirrorPlace {
+        MirrorPlace {
+            dir,
+            root,
+            below,
+            way,
+            confuses,
+            differ,
+            extra: None,
+        }
+    }
+
+    /// A question about no entry yet.
+    fn question(&self) -> OwnNames {
+        OwnNames {
+            root: self.root,
+            below: self.below.clone(),
+            is_extra: self.extra.is_some(),
+            confuses: self.confuses,
+            entries: Vec::new(),
+        }
+    }
+}
+
+/// Questions and answers under way.
+pub(super) struct MirrorWork {
+    only_counts: bool,
+    /// In the order in which they are asked about.
+    places: Vec<Arc<MirrorPlace>>,
+    next: usize,
+    /// Directories that only the destination has, and of which something may stay.
+    inner: Vec<Arc<MirrorPlace>>,
+    reading: Option<(Arc<MirrorPlace>, DirReader)>,
+    /// Entries that were asked about.
+    asked: VecDeque<Vec<AskedEntry>>,
+    /// The same directories. Those below another come after it.
+    extra: Vec<ExtraDirectory>,
+    extra_bytes: usize,
+    left_out: u64,
+    protected: HashSet<(u64, u64)>,
+    /// What is younger stays.
+    began: Timestamp,
+    /// The sender could not read all of the source.
+    is_incomplete: bool,
+    /// Most entries to delete.
+    limit: Option<u64>,
+    /// More were to be deleted.
+    was_limited: bool,
+    deleted: Cell<u64>,
+    /// Deleted entries of directories that only the destination has.
+    nested: u64,
+    told: DeletedEntries,
+    told_bytes: usize,
+}
+
+struct AskedEntry {
+    place: Arc<MirrorPlace>,
+    name: Name,
+    is_directory: bool,
+}
+
+struct ExtraDirectory {
+    slot: EntrySlot,
+    path: Vec<u8>,
+    /// The number of the one that contains it.
+    above: Option<usize>,
+    /// Something in it stays.
+    holds: bool,
+    /// Holds the permissions that were added.
+    _opened: Directory,
+}
+
+/// What follows from an answer.
+pub(super) enum Answered {
+    /// More answers will follow, or the copy ends.
+    Waiting,
+    /// Everything is deleted.
+    Over,
+    /// Nothing is, because the sender could not read all of the source.
+    Incomplete,
+}
+
+impl MirrorWork {
+    pub(super) fn new(
+        places: Vec<Arc<MirrorPlace>>,
+        protected: HashSet<(u64, u64)>,
+        began: Timestamp,
+    ) -> MirrorWork {
+        MirrorWork {
+            only_counts: false,
+            places,
+            next: 0,
+            inner: Vec::new(),
+            reading: None,
+            asked: VecDeque::new(),
+            extra: Vec::new(),
+            extra_bytes: 0,
+            left_out: 0,
+            protected,
+            began,
+            is_incomplete: false,
+            limit: None,
+            was_limited: false,
+            deleted: Cell::new(0),
+            nested: 0,
+            told: DeletedEntries {
+                count: 0,
+                paths: Vec::new(),
+            },
+            told_bytes: 0,
+        }
+    }
+
+    /// Counts before anything is deleted.
+    pub(super) fn only_count(&mut self) {
+        self.only_counts = true;
+    }
+
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
+    /// Number of directories for which there was no room.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Handles an answer. `entries` is the number of entries in the copied directories.
+    pub(super) fn answered(
+        &mut self,
+        report: &Report,
+        answer: ExtraEntries,
+        entries: u64,
+    ) -> Answered {
+        let Some(asked) = self.asked.pop_front() else {
+            report.breach("an answer about names that it was not asked for");
+            return Answered::Waiting;
+        };
+        match answer {
+            ExtraEntries::Unknown => self.is_incomplete = true,
+            ExtraEntries::Some(found) if found.len() == asked.len() => {
+                for (asked, is) in asked.into_iter().zip(found) {
+                    self.handle(report, &asked, is);
+                }
+            }
+            ExtraEntries::Some(_) => {
+                report.breach("an answer about other names than those asked for");
+            }
+        }
+        self.ask(report);
+        // The next run deletes the rest.
+        if report.context.is_ending() || self.awaits_answers() {
+            return Answered::Waiting;
+        }
+        if self.is_incomplete {
+            return Answered::Incomplete;
+        }
+        self.settle_extra_directories(report);
+        if self.only_counts {
+            if self.counted(report, entries) {
+                self.ask(report);
+            }
+            if self.awaits_answers() {
+                return Answered::Waiting;
+            }
+        } else if self.was_limited {
+            // The source has lost entries since they were counted.
+            let message = "not everything is deleted, because --max-delete allows no more";
+            let error = Error::new(Kind::Refused, Side::Dest, message);
+            report.context.report_fault(&error, 0, 0);
+        }
+        self.tell(report);
+        Answered::Over
+    }
+
+    /// Everything was counted. True if it may be deleted, and questions begin anew.
+    fn counted(&mut self, report: &Report, entries: u64) -> bool {
+        let Some(most) = report.context.options.mirror.most else {
+            return true;
+        };
+        let (deleted, all) = (self.deleted.get(), entries + self.nested);
+        if most.is_exceeded(deleted, all) {
+            let message = format!(
+                "nothing is deleted: {deleted} of {all} entries would be, and --max-delete allows \
+                 {most}"
+            );
+            let error = Error::new(Kind::Refused, Side::Dest, message);
+            let error = match self.places.last() {
+                Some(place) => error.at(place.dir.path()),
+                None => error,
+            };
+            report.context.report_fault(&error, 0, 0);
+            return false;
+        }
+        let places = take(&mut self.places);
+        *self = MirrorWork {
+            limit: Some(most.of(all)),
+            ..MirrorWork::new(places, take(&mut self.protected), self.began)
+        };
+        true
+    }
+
+    /// Sends questions, as many as may wait for an answer.
+    pub(super) fn ask(&mut self, report: &Report) {
+        let is_over = |work: &MirrorWork| work.is_incomplete || report.context.is_ending();
+        while self.asked.len() < OWN_NAMES_WAITING && !is_over(self) {
+            let (questions, asked) = self.gather(report);
+            if asked.is_empty() {
+                return;
+            }
+            self.asked.push_back(asked);
+            report.context.say(Message::OwnNames(questions));
+        }
+    }
+
+    /// The next names to ask about; none if there are no more.
+    fn gather(&mut self, report: &Report) -> (Vec<OwnNames>, Vec<AskedEntry>) {
+        let (mut questions, mut asked) = (Vec::<OwnNames>::new(), Vec::new());
+        let mut bytes = 0;
+        // A directory may have been begun in an earlier message.
+        if let Some((place, _)) = &self.reading {
+            questions.push(place.question());
+        }
+        while asked.is_empty() || bytes < NAMES_BYTES && asked.len() < OWN_NAMES_MAX {
+            if self.reading.is_none() {
+                let has_room = questions.len() < DIRECTORIES_ASKED;
+                let Some(place) = has_room.then(|| self.next_place()).flatten() else {
+                    break;
+                };
+                let question = place.question();
+                bytes += question.below.len();
+                questions.push(question);
+                self.reading = Some((place.clone(), DirReader::new(place.dir.clone())));
+            }
+            let (Some((place, reader)), Some(question)) = (&mut self.reading, questions.last_mut())
+            else {
+                break;
+            };
+            let found = match reader.next_name() {
+                Ok(found) => found,
+                Err(cause) => {
+                    let what = "cannot read the directory, so not everything in it is deleted";
+                    let path = place.dir.path();
+                    let error = Error::io(Kind::Read, Side::Dest, path, what, cause);
+                    report.context.report_fault(&error, 0, 0);
+                    None
+                }
+            };
+            let Some(found) = found else {
+                if question.entries.is_empty() {
+                    bytes -= question.below.len();
+                    questions.pop();
+                }
+                self.reading = None;
+                continue;
+            };
+            if let Some((name, is_directory)) = candidate(place, found) {
+                bytes += name.as_bytes().len() + size_of::<OwnEntry>();
+                question.entries.push(OwnEntry {
+                    name: name.as_bytes().to_vec(),
+                    is_directory,
+                });
+                asked.push(AskedEntry {
+                    place: place.clone(),
+                    name,
+                    is_directory,
+                });
+            }
+        }
+        questions.retain(|question| !question.entries.is_empty());
+        (questions, asked)
+    }
+
+    /// Inner directories come first, so that few are open.
+    fn next_place(&mut self) -> Option<Arc<MirrorPlace>> {
+        self.inner.pop().or_else(|| {
+            let place = self.places.get(self.next).cloned();
+            self.next += 1;
+            place
+        })
+    }
+
+    /// Deletes an entry, or counts it.
+    fn handle(&mut self, report: &Report, asked: &AskedEntry, is: OwnEntryIs) {
+        let AskedEntry {
+            place,
+            name,
+            is_directory,
+        } = asked;
+        let slot = EntrySlot::new(place.dir.clone(), name.clone());
+        if is == OwnEntryIs::Kept || dest::is_born_since(&slot, self.began) {
+            return self.holds(place.extra);
+        }
+        if self.is_at_limit() {
+            self.was_limited = true;
+            return self.holds(place.extra);
+        }
+        let path = [&place.way[..], name.as_bytes()].concat();
+        if is == OwnEntryIs::AllExtra || !is_directory {
+            let before = self.deleted.get();
+            let all = self.with_remover(report, |remover| remover.remove_tree(&slot, path));
+            let deleted = self.deleted.get() - before;
+            let top = u64::from(place.extra.is_none() && all);
+            self.nested += deleted.saturating_sub(top);
+            if !all {
+                self.was_limited |= self.is_at_limit();
+                self.holds(place.extra);
+            }
+            return;
+        }
+        let weight = EXTRA_WEIGHT + 4 * path.len();
+        if self.extra_bytes + weight > NOTED_BYTES_MAX {
+            self.left_out += 1;
+            return self.holds(place.extra);
+        }
+        match self.with_remover(report, |remover| remover.open_directory(&slot)) {
+            Ok(opened) => self.add_extra(place, slot, path, opened, weight),
+            Err(error) => {
+                self.holds(place.extra);
+                if !self.only_counts {
+                    report.context.report_fault(&error, 0, 0);
+                }
+            }
+        }
+    }
+
+    /// Asks about the entries of a directory that the source does not have.
+    fn add_extra(
+        &mut self,
+        above: &MirrorPlace,
+        slot: EntrySlot,
+        mut path: Vec<u8>,
+        opened: Directory,
+        weight: usize,
+    ) {
+        path.push(b'/');
+        self.extra_bytes += weight;
+        self.inner.push(Arc::new(MirrorPlace {
+            dir: opened.dir().clone(),
+            root: above.root,
+            below: [&above.below, slot.name.as_bytes(), b"/"].concat(),
+            way: path.clone(),
+            confuses: above.confuses,
+            differ: DifferingNames::all(),
+            extra: Some(self.extra.len()),
+        }));
+        self.extra.push(ExtraDirectory {
+            slot,
+            path,
+            above: above.extra,
+            holds: false,
+            _opened: opened,
+        });
+    }
+
+    /// Something in one of the extra directories stays.
+    fn holds(&mut self, extra: Option<usize>) {
+        if let Some(extra) = extra {
+            self.extra[extra].holds = true;
+        }
+    }
+
+    fn is_at_limit(&self) -> bool {
+        self.limit.is_some_and(|limit| self.deleted.get() >= limit)
+    }
+
+    /// Removes the extra directories in which nothing stays.
+    fn settle_extra_directories(&mut self, report: &Report) {
+        let mut holding: HashSet<usize> = HashSet::new();
+        for (nth, extra) in take(&mut self.extra).into_iter().enumerate().rev() {
+            let mut stays = extra.holds || holding.remove(&nth);
+            if !stays && !self.only_counts {
+                if report.context.is_ending() || self.is_at_limit() {
+                    return;
+                }
+                match dest::remove_if_empty(&extra.slot) {
+                    Ok(is_removed) => stays = !is_removed,
+                    Err(error) => {
+                        stays = true;
+                        report.context.report_fault(&error, 0, 0);
+                    }
+                }
+            }
+            if stays {
+                holding.extend(extra.above);
+            } else {
+                self.nested += u64::from(extra.above.is_some());
+                self.removed(report, &extra.path);
+            }
+        }
+    }
+
+    fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
+        let context = &report.context;
+        let protected = take(&mut self.protected);
+        let (only_counts, limit) = (self.only_counts, self.limit);
+        let deleted = Cell::new(self.deleted.get());
+        let done = {
+            let mut remover = Remover {
+                only_counts,
+                protected: &protected,
+                is_ending: &|| context.is_ending(),
+                may_remove: &|| limit.is_none_or(|limit| deleted.get() < limit),
+                removed: &mut |path| {
+                    self.removed(report, path);
+                    deleted.set(self.deleted.get());
+                },
+                // Reported when it is to be deleted.
+                failed: &mut |error| {
+                    if !only_counts {
+                        context.report_fault(error, 0, 0);
+                    }
+                },
+            };
+            act(&mut remover)
+        };
+        self.protected = protected;
+        done
+    }
+
+    fn removed(&mut self, report: &Report, path: &[u8]) {
+        self.deleted.set(self.deleted.get() + 1);
+        if self.only_counts {
+            return;
+        }
+        self.told.count += 1;
+        if report.context.options.mirror.lists {
+            self.told_bytes += path.len() + size_of::<Vec<u8>>();
+            self.told.paths.push(path.to_vec());
+        }
+        if self.told.paths.len() >= TOLD_MAX || self.told_bytes >= TOLD_BYTES_MAX {
+            self.tell(report);
+        }
+    }
+
+    /// Tells the user what was deleted.
+    fn tell(&mut self, report: &Report) {
+        self.told_bytes = 0;
+        let told = DeletedEntries {
+            count: take(&mut self.told.count),
+            paths: take(&mut self.told.paths),
+        };
+        if told.count > 0 {
+            report.context.deletions.add(&told);
+            report.context.say(Message::Deleted(told));
+        }
+    }
+}
+
+/// An entry to ask about, and whether it is a directory.
+fn candidate(place: &MirrorPlace, found: ReadName) -> Option<(Name, bool)> {
+    // Those of other copies; in a directory that goes, they go too.
+    let is_of_a_copy = is_own_name(&found.name) && place.extra.is_none();
+    if is_of_a_copy || !place.differ.may_have(&found.name) {
+        return None;
+    }
+    let name = Name::try_from(found.name).ok()?;
+    let is_directory = match found.file_type {
+        FileType::Unknown => {
+            let stat = place.dir.stat(name.as_os_str()).ok()?;
+            file_type(&stat) == FileType::Directory
+        }
+        known => known == FileType::Directory,
+    };
+    Some((name, is_directory))
+}

@@ -1,0 +1,375 @@
+//! `--delete`: what the source does not have goes, everything else stays.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{CWD, Mode};
+
+use crate::support::disk::Mounted;
+use crate::support::tree::one_of_everything;
+use crate::support::*;
+
+ways! { push, pull, between, here =>
+    what_the_source_lacks_is_deleted_and_nothing_else,
+}
+
+ways! { local_push, local_pull, local_between, here =>
+    filter_rules_protect_entries,
+    rules_for_one_side_and_followed_links,
+    the_few_extra_names_in_large_directories_are_found,
+    more_than_max_delete_deletes_nothing,
+    a_source_that_cannot_be_read_deletes_nothing,
+    operands_in_one_directory_keep_each_others_entries,
+}
+
+ways! { local_push, here =>
+    the_source_and_mounted_file_systems_stay,
+    names_that_the_destination_confuses_stay,
+    other_copies_files_stay,
+}
+
+fn what_the_source_lacks_is_deleted_and_nothing_else(case: &Case) {
+    let tree = case.src.dir("tree");
+    one_of_everything(&tree);
+    tree.file("empty now/file", "goes");
+    for (path, seconds) in [("sub/deeper", 1_400_000_000), ("sub", 1_500_000_000)] {
+        tree.time(path, seconds, 1);
+    }
+    case.copy(&["-a"], "tree/", "tree").succeeds();
+    fs::remove_file(tree.path("empty now/file")).expect("remove it");
+    tree.time("empty now", 1_300_000_000, 5);
+    let there = case.dst.dir("tree");
+    there.file("sub/deeper/only there", "goes");
+    there.file("sub/tree only there/deep/file", noise(1, MIB));
+    there.file("sub/tree only there/hard", "goes");
+    there.hard_link("hard", "sub/tree only there/hard");
+    there.link("sub/tree only there/link", &case.src.0);
+    rustix::fs::mkfifoat(CWD, there.path("fifo"), Mode::RUSR).expect("make a FIFO");
+    there.dir("sub/tree only there/empty");
+    there.file(".fastcp-0123456789abcdef.txt", "no file of fastcp's");
+    there.mode("sub/tree only there/deep", 0o500);
+    tree.file("new/file", "comes");
+    tree.time(".", 1_600_000_000, 7);
+
+    let done = case.copy(&["-a", "--delete", "--json", "-v"], "tree/", "tree");
+    let told = done.succeeds().stdout_text();
+    assert!(told.contains("\"deleted\":11"), "{told}");
+    for path in ["sub/tree only there/deep/", "empty now/file", "hard"] {
+        done.says(&format!("fastcp: deleted {path}\n"));
+        assert!(told.contains(&format!("\"{path}\"")), "{told}");
+    }
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+    for path in [".", "sub", "sub/deeper", "empty now"] {
+        let time = |dir: &Dir| (dir.meta(path).mtime(), dir.meta(path).mtime_nsec());
+        assert_eq!(time(&tree), time(&there), "{path}");
+    }
+    let done = case.copy(&["-a", "--delete", "--json"], "tree/", "tree");
+    let told = done.succeeds().stdout_text();
+    assert!(told.contains("\"deleted\":0,"), "{told}");
+    // Without it nothing is deleted, and the directory beside the copied one is not compared.
+    there.file("stays", "stays");
+    case.dst.file("beside", "stays");
+    case.copy(&["-a"], "tree/", "tree").succeeds();
+    case.copy(&["-a", "--delete"], "tree", "").succeeds();
+    assert!(!there.has("stays") && case.dst.has("beside"));
+}
+
+fn filter_rules_protect_entries(case: &Case) {
+    let tree = case.src.dir("tree");
+    for path in ["a.o", "sub/a.o", "sub/a.c", "keep/rules"] {
+        tree.file(path, "source");
+    }
+    tree.file("keep/.rules", "- local*\n");
+    let there = case.dst.dir("tree");
+    let fill = || {
+        for path in [
+            "b.o",
+            "b.c",
+            "only there/c.o",
+            "only there/c.c",
+            "only there/deep/d.c",
+            "keep/local.txt",
+            "keep/other.txt",
+        ] {
+            there.file(path, "there");
+        }
+    };
+    fill();
+    let flags = ["-a", "--delete", "--exclude=*.o", "--filter=: .rules"];
+    case.copy(&flags, "tree", "").succeeds();
+    let left = [
+        "b.o",
+        "only there/c.o",
+        "keep/local.txt",
+        "keep/.rules",
+        "keep/rules",
+        "sub/a.c",
+    ];
+    assert_eq!(there.names(), ["b.o", "keep", "only there", "sub"]);
+    assert!(left.iter().all(|path| there.has(path)));
+    assert_eq!(there.dir("only there").names(), ["c.o"]);
+    assert!(!there.has("keep/other.txt") && !there.has("sub/a.o"));
+
+    fill();
+    there.file("a.o", "excluded");
+    let flags = ["-a", "--delete-excluded", "--exclude=*.o"];
+    case.copy(&flags, "tree", "").succeeds();
+    assert_eq!(there.names(), ["keep", "sub"]);
+    assert_eq!(there.dir("keep").names(), [".rules", "rules"]);
+    // What is too large to be copied is there all the same.
+    there.file("sub/a.c", "larger than 3 bytes");
+    case.copy(&["-a", "--delete", "--max-size=3"], "tree", "")
+        .succeeds();
+    assert!(there.has("sub/a.c"));
+}
+
+fn rules_for_one_side_and_followed_links(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("a.log", "");
+    tree.file("a.tmp", "");
+    let there = case.dst.dir("tree");
+    let fill = || {
+        for path in ["b.log", "b.tmp", "x/b.log", "x/b.tmp", "x/empty/b.tmp"] {
+            there.file(path, "");
+        }
+    };
+    fill();
+    let rules = ["--filter=P *.log", "--filter=H *.tmp"];
+    case.copy(&[&["-a", "--delete"][..], &rules].concat(), "tree", "")
+        .succeeds();
+    assert_eq!(there.names(), ["a.log", "b.log", "x"]);
+    assert_eq!(there.dir("x").names(), ["b.log"]);
+    fill();
+    let excluded = ["-a", "--delete-excluded", "--exclude=*.log", rules[0]];
+    case.copy(&excluded, "tree", "").succeeds();
+    assert_eq!(there.names(), ["a.log", "a.tmp", "b.log", "x"]);
+
+    // The limit counts what rules leave of a directory too.
+    fill();
+    let limited = |most: &str| {
+        let most = format!("--max-delete={most}");
+        case.copy(&["-a", "--delete", rules[0], &most], "tree", "")
+    };
+    limited("3").exits(11).says("4 of 8 entries would be");
+    assert!(there.has("x/empty/b.tmp"));
+    limited("49%").exits(11);
+    limited("50%").succeeds();
+    assert_eq!(there.dir("x").names(), ["b.log"]);
+
+    // A link that is followed is a directory for the rules.
+    tree.file("real/a.c", "");
+    tree.link("linked", "real");
+    there.file("only there", "");
+    let followed = [
+        "-r",
+        "-L",
+        "--delete-excluded",
+        "--include=*/",
+        "--include=*.c",
+        "--exclude=*",
+    ];
+    case.copy(&followed, "tree", "").succeeds();
+    assert_eq!(there.names(), ["linked", "real"]);
+    assert!(there.has("linked/a.c"));
+}
+
+fn the_few_extra_names_in_large_directories_are_found(case: &Case) {
+    let tree = case.src.dir("tree");
+    for number in 0..5000 {
+        tree.file(format!("many/{number}"), "");
+    }
+    for number in 0..300 {
+        tree.file(format!("d{number}/file"), "");
+    }
+    case.copy(&["-r"], "tree", "").succeeds();
+    let there = case.dst.dir("tree");
+    there.file("many/only there", "");
+    there.file("d7/only there", "");
+    for number in 0..6000 {
+        there.file(format!("d8/only there {number}"), "");
+        there.file(format!("gone/{number}"), "");
+    }
+    for flag in ["-a", "-r"] {
+        let done = case.copy(&[flag, "--delete", "--json"], "tree", "");
+        let told = done.succeeds().stdout_text();
+        let expected = if flag == "-a" { 12_003 } else { 0 };
+        assert!(told.contains(&format!("\"deleted\":{expected},")), "{told}");
+        assert_same(&tree.0, &there.0, Also::Nothing);
+    }
+}
+
+fn more_than_max_delete_deletes_nothing(case: &Case) {
+    let tree = case.src.dir("tree");
+    (0..10).for_each(|number| drop(tree.file(number.to_string(), "")));
+    case.copy(&["-a"], "tree", "").succeeds();
+    let there = case.dst.dir("tree");
+    // Four entries of fourteen.
+    there.file("x", "");
+    there.file("y/1", "");
+    there.file("y/2", "");
+    for most in ["0", "3", "0%", "28%"] {
+        let done = case.copy(&["-a", "--delete", "--max-delete", most], "tree", "");
+        done.exits(11).says(&format!(
+            "4 of 14 entries would be, and --max-delete allows {most}"
+        ));
+        assert!(there.has("x") && there.has("y/2"), "{most}");
+    }
+    case.copy(&["-a", "--delete", "--max-delete=29%"], "tree", "")
+        .succeeds();
+    assert_same(&tree.0, &there.0, Also::Nothing);
+    there.file("x", "");
+    case.copy(&["-a", "--delete", "--max-delete=1"], "tree", "")
+        .succeeds();
+    assert_same(&tree.0, &there.0, Also::Nothing);
+}
+
+fn a_source_that_cannot_be_read_deletes_nothing(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("sub/file", "");
+    let there = case.dst.dir("tree");
+    there.file("only there", "stays");
+    let flags = ["-a", "--delete"];
+    let with_missing = |flags: &[&str]| case.copy_all(flags, &["tree/", "missing/"], "tree");
+    with_missing(&flags).exits(9).says("nothing was deleted");
+    assert!(there.has("only there"));
+    with_missing(&["-a", "--delete", "--force"]).exits(9);
+    assert!(!there.has("only there") && there.has("sub/file"));
+
+    // However many questions wait for an answer.
+    for number in 0..300 {
+        tree.file(format!("{number}/file"), "");
+        there.file(format!("{number}/only there"), "stays");
+    }
+    with_missing(&flags).exits(9).says("nothing was deleted");
+    for number in 0..300 {
+        assert!(there.has(format!("{number}/only there")));
+        fs::remove_dir_all(tree.path(number.to_string())).expect("remove it");
+        fs::remove_dir_all(there.path(number.to_string())).expect("remove it");
+    }
+
+    // A rule file that cannot be read: what it protects is unknown.
+    there.file("only there", "stays");
+    tree.file("sub/.rules", "no rule\n");
+    let with_rules = ["-a", "--delete", "--filter=: .rules"];
+    case.copy(&with_rules, "tree/", "tree")
+        .exits(9)
+        .says("nothing was deleted");
+    assert!(there.has("only there"));
+    fs::remove_dir_all(tree.path("sub")).expect("empty the source");
+    case.copy(&flags, "tree/", "tree")
+        .exits(11)
+        .says("the source directory is empty");
+    assert!(there.has("only there") && there.has("sub/file"));
+    case.copy(&["-a", "--delete", "--force"], "tree/", "tree")
+        .succeeds();
+    assert!(there.names().is_empty());
+    case.copy(&flags, "tree/", "tree").succeeds();
+}
+
+fn operands_in_one_directory_keep_each_others_entries(case: &Case) {
+    for path in [
+        "a/of a",
+        "a/both/of a",
+        "other/both/of other",
+        "d/of d",
+        "file",
+    ] {
+        case.src.file(path, "");
+    }
+    let there = case.dst.dir("there");
+    for path in [
+        "only there",
+        "both/only there",
+        "both/sub/only there",
+        "d/only there",
+    ] {
+        there.file(path, "");
+    }
+    let sources = ["a/", "other/both", "d", "file"];
+    case.copy_all(&["-a", "--delete"], &sources, "there")
+        .succeeds();
+    assert_eq!(there.names(), ["both", "d", "file", "of a"]);
+    assert_eq!(there.dir("both").names(), ["of a", "of other"]);
+    assert_eq!(there.dir("d").names(), ["of d"]);
+}
+
+fn the_source_and_mounted_file_systems_stay(case: &Case) {
+    let there = case.dst.dir("there");
+    there.file("only there", "");
+    there.file("deep/source/file", "stays");
+    there.file("deep/beside", "stays");
+    let source = case.from(there.path("deep/source/"));
+    let run = || {
+        case.fastcp()
+            .args(["-a", "--delete"])
+            .arg(&source)
+            .arg(case.dst("there"))
+            .run()
+    };
+    run()
+        .exits(11)
+        .says("is not deleted: it contains the source");
+    assert_eq!(there.names(), ["deep", "file"]);
+    assert!(there.has("deep/source/file") && there.has("deep/beside"));
+
+    // Neither does a file that is an operand go, nor the place where a link leads one.
+    let tree = case.src.dir("tree");
+    tree.file("sub/file", "");
+    there.link("sub", "deep/place");
+    there.file("deep/place/only there", "");
+    there.file("sub file/operand", "stays");
+    there.dir("operand");
+    let operand = case.from(there.path("sub file/operand"));
+    let done = case
+        .fastcp()
+        .args(["-a", "--delete"])
+        .args([&case.src("tree/"), &case.src("tree/sub"), &operand])
+        .arg(case.dst("there"))
+        .run();
+    done.fails();
+    assert!(there.has("deep/place") && there.has("sub file/operand"));
+
+    fs::remove_dir_all(&there.0).expect("begin again");
+    there.file("deep/beside", "");
+    fs::remove_dir_all(tree.path("sub")).expect("begin again");
+    tree.file("file", "");
+    there.file("deep/x/inner", "");
+    let Some(_mounted) = Mounted::small(&there.path("deep/x"), 1 << 20) else {
+        return skip("root, for a mounted file system");
+    };
+    there.file("deep/x/stays", "");
+    let done = case.copy(&["-a", "--delete"], "tree/", "there");
+    done.exits(11).says("is not deleted: it is a mount point");
+    assert!(there.has("deep/x/stays") && !there.has("deep/beside"));
+}
+
+fn names_that_the_destination_confuses_stay(case: &Case) {
+    let at = case.dst.dir("caseless");
+    let Some(_mounted) = Mounted::caseless(case, &at.0) else {
+        return skip("root, and a file system without case");
+    };
+    let tree = case.src.dir("tree");
+    tree.file("readme", "lower case");
+    tree.file("sub/file", "");
+    at.file("README", "upper case");
+    at.file("SUB/FILE", "");
+    at.file("SUB/other", "");
+    case.copy(&["-r", "--delete"], "tree/", "caseless")
+        .succeeds();
+    assert_eq!(at.read("readme"), b"lower case");
+    assert!(at.has("sub/file") && !at.has("sub/other"));
+}
+
+/// Partial files and journals beside entries belong to copies that may be resumed. In a directory
+/// that goes they go too.
+fn other_copies_files_stay(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "");
+    let there = case.dst.dir("there");
+    let own = ".fastcp-0123456789abcdef.part";
+    there.file(own, "stays");
+    there.file(format!("only there/{own}"), "goes");
+    case.copy(&["-a", "--delete"], "tree/", "there").succeeds();
+    assert_eq!(there.names(), [own, "file"]);
+    fs::remove_file(there.path(own)).expect("remove it");
+}
