@@ -21,6 +21,10 @@ const SHORT: usize = 8;
 /// changed, so each is compared by itself.
 const ENTRIES_MAX: usize = 1 << 20;
 
+/// Most entries of directories that differ and that are kept for the questions about their entries,
+/// in some 20 MB. Others are read again.
+const DIFFERING_MAX: usize = 1 << 19;
+
 /// The sums of the destination's directories.
 pub(super) struct OwnSums {
     key: Digest,
@@ -28,6 +32,10 @@ pub(super) struct OwnSums {
     spellings: dest::Spellings,
     /// The directory that was read last.
     last: Option<(EntryId, EntriesThere)>,
+    /// Directories that differ as a whole, until each of their entries is asked about.
+    differing: HashMap<EntryId, EntriesThere>,
+    /// Number of their entries.
+    differing_entries: usize,
 }
 
 /// What is in a directory.
@@ -62,6 +70,8 @@ impl OwnSums {
             names: OwnerNames::default(),
             spellings: dest::Spellings::default(),
             last: None,
+            differing: HashMap::new(),
+            differing_entries: 0,
         }
     }
 
@@ -73,6 +83,7 @@ impl OwnSums {
         };
         let is_same = there.entries == asked.entries && there.sum.to_le_bytes() == asked.sum;
         if !is_same {
+            self.keep_last();
             return Some(answer(asked.directory, 0, SumsFound::Differ));
         }
         let mut files = FileSum::default();
@@ -107,8 +118,23 @@ impl OwnSums {
         Some(counted(entries, files, found))
     }
 
+    /// Keeps the last directory until each of its entries is asked about.
+    fn keep_last(&mut self) {
+        let has_room = |(_, there): &mut (EntryId, EntriesThere)| {
+            self.differing_entries + there.short.len() <= DIFFERING_MAX
+        };
+        if let Some((id, there)) = self.last.take_if(has_room) {
+            self.differing_entries += there.short.len();
+            self.differing.insert(id, there);
+        }
+    }
+
     /// The content of a directory, read now if it is not the last one.
     fn directory(&mut self, entries: &Entries, id: EntryId) -> Option<There<'_>> {
+        if let Some(there) = self.differing.remove(&id) {
+            self.differing_entries -= there.short.len();
+            self.last = Some((id, there));
+        }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);
         if !is_last {
             let Some(dir) = entries.table().comparable(id)? else {

@@ -155,7 +155,7 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
             .fold(run, |run, host| run.arg("--also").arg(dst(host)))
     };
     // An interrupted copy leaves a partial `a`.
-    let cut = run(&HOSTS[1..2], &["-l", "32000", "--retries", "0"]).start();
+    let cut = run(&HOSTS[1..2], &["-l", "16000", "--retries", "0"]).start();
     let two = Dir(case.dst.path("two"));
     until("something is there", || {
         (two.partial_bytes() > 3 * MIB as u64).then_some(())
