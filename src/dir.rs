@@ -227,6 +227,18 @@ impl Dir {
         found
     }
 
+    /// The directory this many names above this one; None if it was opened by its path.
+    pub fn up(self: &Arc<Dir>, names: usize) -> Option<Arc<Dir>> {
+        let mut dir = self;
+        for _ in 0..names {
+            match &dir.origin {
+                DirOrigin::Root(_) | DirOrigin::Named(_) => return None,
+                DirOrigin::Child(parent, _) | DirOrigin::Linked(parent, _) => dir = parent,
+            }
+        }
+        Some(dir.clone())
+    }
+
     /// The directory from which this one was reached, and the path from there, with `/` between
     /// names. For a directory that the user named: itself and an empty path.
     pub fn below(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {

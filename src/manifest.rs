@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, Stat, Timespec};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -226,6 +226,12 @@ pub struct Entry {
 }
 
 impl Timestamp {
+    /// A time of a clock.
+    pub fn of(time: Timespec) -> Self {
+        let (s, ns) = (time.tv_sec, time.tv_nsec as u32);
+        Timestamp { s, ns }
+    }
+
     pub fn mtime(stat: &Stat) -> Self {
         let (s, ns) = (stat.st_mtime, stat.st_mtime_nsec as u32);
         Timestamp { s, ns }

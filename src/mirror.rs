@@ -12,6 +12,8 @@ pub struct Mirror {
     pub deletes_excluded: bool,
     /// `--max-delete`: if more would be deleted, nothing is.
     pub most: Option<MostDeleted>,
+    /// `-x`: nothing is deleted on other file systems than that of an operand's destination.
+    pub one_file_system: bool,
     /// The user wants the path of each deleted entry.
     pub lists: bool,
 }

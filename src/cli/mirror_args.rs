@@ -29,13 +29,14 @@ impl MirrorArgs {
     }
 
     /// # Errors
-    /// Usage, if the options do not fit the copy. `is_recursive`: with `-r` or `-a`;
-    /// `lists`: the user wants the paths of deleted entries.
+    /// Usage, if the options do not fit the copy. `is_recursive`: `-r` or `-a`; `one_file_system`:
+    /// `-x`; `lists`: the user wants the paths of deleted entries.
     pub(super) fn mirror(
         &self,
         sources: &[Operand],
         dest: &Operand,
         is_recursive: bool,
+        one_file_system: bool,
         lists: bool,
     ) -> Result<Mirror> {
         let deletes = self.deletes();
@@ -54,6 +55,7 @@ impl MirrorArgs {
             deletes,
             deletes_excluded: self.delete_excluded,
             most: self.max_delete,
+            one_file_system,
             lists,
         })
     }

@@ -38,9 +38,10 @@ pub(super) fn request(
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
     let recursive = args.recursive || args.keep.archive;
+    let lists = args.verbose > 0 || args.json;
     let mirror = args
         .mirror
-        .mirror(&sources, &dest, recursive, args.verbose > 0 || args.json)?;
+        .mirror(&sources, &dest, recursive, args.one_file_system, lists)?;
     Ok(Request {
         sources,
         dest,

@@ -79,7 +79,7 @@ pub use self::listed::entries_in;
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;
-pub use self::remove::{Remover, is_born_since, remove_if_empty};
+pub use self::remove::{Remover, enter_to_delete, is_born_since, remove_if_empty};
 pub use self::reorder::{Put, Reorder};
 pub use self::sink_spec::SinkSpec;
 pub use self::special::place_special;

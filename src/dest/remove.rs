@@ -36,6 +36,8 @@ struct TreeLevel {
     outer: usize,
     /// Something in it could not be removed.
     is_left: bool,
+    /// Something was removed since it was read from the start.
+    is_less: bool,
 }
 
 /// What became of one entry.
@@ -57,7 +59,10 @@ impl Remover<'_> {
         while !(self.is_ending)() {
             if let Some((slot, outer)) = next.take() {
                 match self.entry(&slot) {
-                    Removal::Removed => (self.removed)(&path),
+                    Removal::Removed => {
+                        (self.removed)(&path);
+                        lessen(&mut levels);
+                    }
                     Removal::Gone => {}
                     Removal::Left if levels.is_empty() => return false,
                     Removal::Left => leave(&mut levels),
@@ -69,6 +74,7 @@ impl Remover<'_> {
                             slot,
                             outer,
                             is_left: false,
+                            is_less: false,
                         });
                         if let Some(above) = levels.len().checked_sub(READING_MAX + 1) {
                             levels[above].reader.pause();
@@ -105,13 +111,34 @@ impl Remover<'_> {
                     level.is_left = true;
                 }
             }
-            let Some(level) = levels.pop() else {
+            let Some(mut level) = levels.pop() else {
                 return true;
             };
-            match self.emptied(&level) {
-                true => (self.removed)(&path),
-                false if levels.is_empty() => return false,
-                false => leave(&mut levels),
+            let is_gone = match self.emptied(&level) {
+                // Some file systems skip entries while others are removed.
+                Emptied::HasMore if level.is_less => {
+                    level.is_less = false;
+                    level.reader = DirReader::new(level.reader.dir().clone());
+                    levels.push(level);
+                    continue;
+                }
+                Emptied::HasMore => {
+                    let message = "cannot delete it: it is not empty, another process may be \
+                                   writing there";
+                    let error = Error::new(Kind::Write, Side::Dest, message);
+                    (self.failed)(&error.at(level.slot.path()));
+                    false
+                }
+                Emptied::Yes => true,
+                Emptied::No => false,
+            };
+            match (is_gone, levels.is_empty()) {
+                (true, _) => {
+                    (self.removed)(&path);
+                    lessen(&mut levels);
+                }
+                (false, true) => return false,
+                (false, false) => leave(&mut levels),
             }
             path.truncate(level.outer);
         }
@@ -144,7 +171,7 @@ impl Remover<'_> {
         match self.only_counts {
             true => Ok(Removal::Removed),
             false if !(self.may_remove)() => Ok(Removal::Left),
-            false => unlink(slot, AtFlags::empty()),
+            false => unlink(slot),
         }
     }
 
@@ -175,22 +202,42 @@ impl Remover<'_> {
         Directory::enter_to_empty(slot)
     }
 
-    /// Removes a directory whose entries were handled. True if it is gone.
-    fn emptied(&mut self, level: &TreeLevel) -> bool {
-        if level.is_left || self.only_counts {
-            return !level.is_left;
+    /// Removes a directory whose entries were handled.
+    fn emptied(&mut self, level: &TreeLevel) -> Emptied {
+        if level.is_left || !self.only_counts && !(self.may_remove)() {
+            return Emptied::No;
         }
-        if !(self.may_remove)() {
-            return false;
+        if self.only_counts {
+            return Emptied::Yes;
         }
-        match unlink(&level.slot, AtFlags::REMOVEDIR) {
-            Ok(removal) => matches!(removal, Removal::Removed),
-            Err(error) => {
-                (self.failed)(&error);
-                false
-            }
-        }
+        let cause = match level.slot.dir.handle() {
+            Ok(dir) => match unlinkat(&*dir, level.slot.name.as_os_str(), AtFlags::REMOVEDIR) {
+                Ok(()) => return Emptied::Yes,
+                Err(Errno::NOENT) => return Emptied::No,
+                Err(Errno::NOTEMPTY | Errno::EXIST) => return Emptied::HasMore,
+                Err(cause) => cause.into(),
+            },
+            Err(cause) => cause,
+        };
+        (self.failed)(&level.slot.error(CANNOT_DELETE, cause));
+        Emptied::No
     }
+}
+
+/// What became of a directory that was to be emptied.
+enum Emptied {
+    /// It is removed.
+    Yes,
+    No,
+    HasMore,
+}
+
+/// Enters a directory to delete some of its entries.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn enter_to_delete(slot: &EntrySlot) -> Result<Directory> {
+    Directory::enter_to_empty(slot)
 }
 
 /// Removes a directory unless something is left in it. True if it is removed.
@@ -213,21 +260,22 @@ pub fn remove_if_empty(slot: &EntrySlot) -> Result<bool> {
 
 const CANNOT_DELETE: &str = "cannot delete it";
 
-fn unlink(slot: &EntrySlot, flags: AtFlags) -> Result<Removal> {
+fn unlink(slot: &EntrySlot) -> Result<Removal> {
+    let name = slot.name.as_os_str();
     let removed = slot
         .dir
         .handle()
-        .and_then(|dir| Ok(unlinkat(&*dir, slot.name.as_os_str(), flags)?));
+        .and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?));
     match removed {
         Ok(()) => Ok(Removal::Removed),
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => Ok(Removal::Gone),
-        Err(cause) => Err(Error::io(
-            Kind::Write,
-            Side::Dest,
-            slot.path(),
-            CANNOT_DELETE,
-            cause,
-        )),
+        Err(cause) => Err(slot.error(CANNOT_DELETE, cause)),
+    }
+}
+
+fn lessen(levels: &mut [TreeLevel]) {
+    if let Some(above) = levels.last_mut() {
+        above.is_less = true;
     }
 }
 

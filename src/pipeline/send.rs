@@ -11,6 +11,7 @@ pub mod control;
 pub mod encoder_control;
 mod large_chunk;
 mod mirror;
+mod name_questions;
 pub mod pipe;
 pub mod plan;
 pub mod read;

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, statat};
+use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 
 use super::walk::WalkChoice;
 use crate::dir::{Dir, DirReader};
 use crate::error::Result;
-use crate::manifest::{Name, file_type};
+use crate::manifest::{Name, Timestamp, file_type};
 use crate::selection::Selector;
 
 /// A directory below an operand, which may not exist.
@@ -83,6 +83,15 @@ impl LookupDirectory {
 
     pub fn exists(&self) -> bool {
         self.dir.is_some()
+    }
+
+    /// True if entries were added, renamed or removed since `time`, by the clock of this machine.
+    pub fn has_changed_since(&self, time: Timestamp) -> bool {
+        let Some(dir) = &self.dir else {
+            return false;
+        };
+        let stat = dir.handle().and_then(|dir| Ok(fstat(&*dir)?));
+        stat.is_ok_and(|stat| Timestamp::ctime(&stat) > time)
     }
 
     pub fn look_for(&self, name: &Name) -> Presence {
@@ -191,12 +200,18 @@ mod tests {
                 None => similar.has_others = true,
             }
         }
-        let may = |name: &str| similar.may_have(&Name::try_from(name.as_bytes().to_vec()).unwrap());
-        assert!(may("readme") && may("A") && may("e\u{301}"));
+        let may = |similar: &SimilarNames, name: &str| {
+            similar.may_have(&Name::try_from(name.as_bytes().to_vec()).unwrap())
+        };
+        for name in ["readme", "A", "e\u{301}"] {
+            assert!(may(&similar, name), "{name}");
+        }
         // Beyond ASCII, more names than these may be the same.
-        assert!(may("b"));
+        assert!(may(&similar, "b"));
         similar.has_others = false;
-        assert!(!may("readm") && !may("b"));
+        for name in ["readm", "b"] {
+            assert!(!may(&similar, name), "{name}");
+        }
         assert!(!SimilarNames::default().may_have(&Name::try_from(vec![0xc3, 0xa9]).unwrap()));
     }
 }

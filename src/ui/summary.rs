@@ -312,7 +312,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::Write => "could not be written",
         Kind::Read => "missing or unreadable",
         Kind::Command => "command failed",
-        Kind::Refused => "refused to replace",
+        Kind::Refused => "refused",
         Kind::Busy => "in use by another fastcp",
         Kind::Signal(_) => "interrupted",
     }
@@ -339,7 +339,7 @@ pub(super) mod tests {
             fatal: None,
             failures: Vec::new(),
             more_failures: 0,
-            deleted: Deleted::default(),
+            deleted: Default::default(),
             counters: progress.snapshot(),
             elapsed: Duration::from_millis(5000),
             login: Some(Duration::from_millis(300)),

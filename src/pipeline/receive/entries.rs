@@ -292,19 +292,15 @@ impl Entries {
     /// Gives complete directories their modes and times. Ends the copy if everything is in place.
     pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
         while let Some(OpenDirectory {
-            mut directory,
+            directory,
             entry,
             place,
             source_names,
             ..
         }) = full
         {
-            if let (Some(names), Some(made)) =
-                (&source_names, directory.take_if(|_| source_names.is_some()))
-            {
-                directory = self
-                    .mirror
-                    .compare(&self.report, made, &entry, names, &place);
+            if let (Some(names), Some(directory)) = (&source_names, &directory) {
+                self.mirror.compare(&self.report, directory, names, &place);
             }
             if let Some(directory) = directory
                 && let Err(error) = directory.finish(&entry, &self.rules)

@@ -4,7 +4,7 @@
 
 mod work;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,22 +13,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::work::{Answered, MirrorPlace, MirrorWork};
+use self::work::{Answered, MirrorWork, NOTED_BYTES_MAX, NotedDirectory};
 use super::entry_table::PlaceInCopy;
 use super::report::Report;
 use crate::dest::{self, Directory, Rules, is_own_name};
 use crate::dir::{Dir, DirReader};
 use crate::error::{Error, Kind, Side};
-use crate::manifest::{Entry, NO_PARENT, Timestamp};
+use crate::manifest::{EntryId, Timestamp};
 use crate::mirror::NameSums;
 use crate::report::TellUser;
-use crate::wire::message::{DirectoryNames, ExtraEntries, entry_weight};
+use crate::wire::message::{DirectoryNames, ExtraEntries};
 
-/// About how many bytes of memory noted directories may take.
-const NOTED_BYTES_MAX: usize = 24 << 20;
-
-/// About how many bytes one noted directory takes besides its entry and paths.
-const NOTED_WEIGHT: usize = 512;
+/// About how many bytes one noted directory takes besides its paths.
+const NOTED_WEIGHT: usize = 128;
 
 /// Most directories and files that are never deleted, in some 8 MB.
 const PROTECTED_MAX: usize = 1 << 18;
@@ -50,8 +47,9 @@ pub(super) struct Mirroring {
 /// What is known when everything is in place.
 #[derive(Default)]
 struct Noted {
-    /// Those below another come before it. They keep their working modes until the end.
     directories: Vec<NotedDirectory>,
+    /// By entry number, the directory of each operand.
+    roots: HashMap<EntryId, Arc<Dir>>,
     bytes: usize,
     /// Number of further directories, for which there was no room.
     left_out: u64,
@@ -64,22 +62,12 @@ struct Noted {
     forbidden: Option<Error>,
 }
 
-struct NotedDirectory {
-    directory: Directory,
-    entry: Entry,
-    place: Arc<MirrorPlace>,
-}
-
 impl Mirroring {
     pub(super) fn new(rules: Rules, tell: TellUser) -> Mirroring {
-        let now = clock_gettime(ClockId::Realtime);
         Mirroring {
             rules,
             tell,
-            began: Timestamp {
-                s: now.tv_sec,
-                ns: now.tv_nsec as u32,
-            },
+            began: Timestamp::of(clock_gettime(ClockId::Realtime)),
             same_machine: AtomicBool::new(false),
             noted: Mutex::default(),
             spellings: Mutex::default(),
@@ -105,37 +93,39 @@ impl Mirroring {
         }
     }
 
-    /// Compares the names in a directory whose entries are all in place. Returns it unless it may
-    /// have others: then it is finished after these were deleted.
+    /// Compares the names in a directory whose entries are all in place.
     pub(super) fn compare(
         &self,
         report: &Report,
-        directory: Directory,
-        entry: &Entry,
+        directory: &Directory,
         names: &DirectoryNames,
         place: &PlaceInCopy,
-    ) -> Option<Directory> {
+    ) {
         // A directory that the copy made has nothing else.
-        if directory.with_content().is_none() {
-            return Some(directory);
+        let Some(dir) = directory.with_content() else {
+            return;
+        };
+        let Some(root) = dir.up(place.depth) else {
+            return;
+        };
+        let is_elsewhere = dir.identity().0 != root.identity().0;
+        if report.context.options.mirror.one_file_system && is_elsewhere {
+            return;
         }
-        let dir = directory.dir();
         let own = match names_in(dir) {
             Ok(own) => own,
             Err(cause) => {
                 let what = "cannot read the directory, so nothing in it is deleted";
                 let error = Error::io(Kind::Read, Side::Dest, dir.path(), what, cause);
-                report.context.report_fault(&error, 0, 0);
-                return Some(directory);
+                return report.context.report_fault(&error, 0, 0);
             }
         };
         let Some(differ) = own.differing(&names.sums) else {
-            report.breach("an impossible number of sums of names");
-            return Some(directory);
+            return report.breach("an impossible number of sums of names");
         };
         if differ.is_none() {
             self.noted.lock().entries += own.len() as u64;
-            return Some(directory);
+            return;
         }
         let confuses = self.spellings.lock().may_confuse(dir);
         let (_, mut way) = dir.below();
@@ -144,26 +134,26 @@ impl Mirroring {
         }
         let mut noted = self.noted.lock();
         noted.entries += own.len() as u64;
-        if entry.parent == NO_PARENT && names.sums == [0] && !self.rules.force {
-            let message = "the source directory is empty, so nothing is deleted (--force deletes all \
-                           the same)";
+        if place.depth == 0 && names.sums == [0] && !self.rules.force {
+            let message = "nothing in the source directory is copied, so nothing is deleted (--force \
+                           deletes all the same)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
             noted.forbidden.get_or_insert(error);
         }
-        let weight = entry_weight(entry) + NOTED_WEIGHT + differ.weight() + 2 * way.len();
+        let weight = NOTED_WEIGHT + differ.weight() + 2 * way.len();
         if noted.bytes + weight > NOTED_BYTES_MAX {
             noted.left_out += 1;
-            return Some(directory);
+            return;
         }
         noted.bytes += weight;
-        let below = last_names(&way, place.depth).to_vec();
-        let place = MirrorPlace::of_copy(dir.clone(), place.root, (below, way), confuses, differ);
+        noted.roots.entry(place.root).or_insert(root);
         noted.directories.push(NotedDirectory {
-            directory,
-            entry: entry.clone(),
-            place: Arc::new(place),
+            root: place.root,
+            below: last_names(&way, place.depth).into(),
+            way: way.into(),
+            confuses,
+            differ,
         });
-        None
     }
 
     /// There was no room for the names in a directory.
@@ -173,80 +163,79 @@ impl Mirroring {
 
     /// Everything is in place. Begins to ask about names. True if there is nothing to ask.
     pub(super) fn begin(&self, report: &Report) -> bool {
-        let noted = &mut *self.noted.lock();
+        let mut noted = take(&mut *self.noted.lock());
         if let Some(error) = noted.forbidden.take() {
             report.context.report_fault(&error, 0, 0);
-            self.finish(report, take(noted));
             return true;
         }
-        let places = noted.directories.iter().map(|noted| noted.place.clone());
-        let mut work = MirrorWork::new(places.collect(), take(&mut noted.protected), self.began);
+        if report.has_failed_to_write() && !self.rules.force && !noted.directories.is_empty() {
+            let line = "fastcp: nothing was deleted, because not everything could be written \
+                        (--force deletes all the same)";
+            (self.tell)(line);
+            return true;
+        }
+        let mut work = MirrorWork::new(noted.directories, noted.roots, self.began);
+        work.protected = noted.protected;
+        work.keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
+        work.fsync = self.rules.fsync;
+        work.entries = noted.entries;
+        work.left_out = noted.left_out;
         if report.context.options.mirror.most.is_some() {
             work.only_count();
         }
+        // An answer waits until this is unlocked.
+        let mut guard = self.work.lock();
         work.ask(report);
         if work.awaits_answers() {
-            *self.work.lock() = Some(work);
+            *guard = Some(work);
             return false;
         }
-        // Then the next run goes on.
-        if report.context.is_ending() {
-            return false;
-        }
-        self.finish(report, take(noted));
-        true
+        self.conclude(report, &work);
+        // If the copy ends early, the next run goes on.
+        !report.context.is_ending()
     }
 
     /// Handles an answer of the sender. True after the last one.
     pub(super) fn answered(&self, report: &Report, answer: ExtraEntries) -> bool {
-        // The first questions are sent while this is locked.
-        let noted = &mut *self.noted.lock();
         let mut guard = self.work.lock();
         let Some(work) = guard.as_mut() else {
             report.breach("an answer about names that it was not asked for");
             return false;
         };
-        match work.answered(report, answer, noted.entries) {
+        match work.answered(report, answer) {
             Answered::Waiting => return false,
-            Answered::Over => {}
+            Answered::Over => self.conclude(report, work),
             Answered::Incomplete => {
                 let line = "fastcp: nothing was deleted, because some of the source could not be \
                             read (--force deletes all the same)";
                 (self.tell)(line);
             }
         }
-        noted.left_out += work.left_out();
         *guard = None;
-        self.finish(report, take(noted));
         true
     }
 
-    /// Gives the noted directories their modes and times.
-    fn finish(&self, report: &Report, noted: Noted) {
-        for noted in noted.directories {
-            if let Err(error) = noted.directory.finish(&noted.entry, &self.rules) {
-                report.context.report_fault(&error, 0, 0);
-            }
+    /// Reports what could not be decided.
+    fn conclude(&self, report: &Report, work: &MirrorWork) {
+        if work.unsure > 0 {
+            let line = format!(
+                "fastcp: --delete leaves {} to the next run: the source changed during the copy",
+                match work.unsure {
+                    1 => "1 entry".to_owned(),
+                    more => format!("{more} entries"),
+                }
+            );
+            (self.tell)(&line);
         }
-        if noted.left_out > 0 {
+        if work.left_out > 0 {
             let message = format!(
                 "{} more directories have entries that the source may not have: copy again to \
                  delete them",
-                noted.left_out
+                work.left_out
             );
             let error = Error::new(Kind::Entry, Side::Dest, message);
             report.context.report_fault(&error, 0, 0);
         }
-    }
-
-    /// After an early end: the noted directories that this copy made, with their entries.
-    pub(super) fn take_made(&self) -> Vec<(Directory, Entry)> {
-        let directories = take(&mut self.noted.lock().directories);
-        *self.work.lock() = None;
-        let made = directories
-            .into_iter()
-            .filter(|noted| noted.directory.made());
-        made.map(|noted| (noted.directory, noted.entry)).collect()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
 use super::acks::Acks;
 use crate::digest::Digest;
-use crate::error::{Error, Side};
+use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
@@ -26,6 +26,7 @@ pub struct Report {
     damaged: Mutex<HashMap<u64, u8>>,
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
+    has_failed_to_write: AtomicBool,
 }
 
 impl Report {
@@ -35,6 +36,7 @@ impl Report {
             acks: Acks::default(),
             damaged: Mutex::default(),
             untold: AtomicU64::new(0),
+            has_failed_to_write: AtomicBool::new(false),
         }
     }
 
@@ -85,8 +87,16 @@ impl Report {
 
     /// An entry failed here.
     pub fn failed(&self, id: EntryId, parent: EntryId, error: &Error) {
+        if error.kind == Kind::Write {
+            self.has_failed_to_write.store(true, Relaxed);
+        }
         self.context.progress.end_name(id);
         self.context.report_fault(error, id, parent);
+    }
+
+    /// True if some entry could not be written.
+    pub(super) fn has_failed_to_write(&self) -> bool {
+        self.has_failed_to_write.load(Relaxed)
     }
 
     /// An entry failed along with its directory, which a fault has reported.

@@ -237,9 +237,8 @@ impl Entries {
             fsync: false,
             ..self.rules.clone()
         };
-        let noted = self.mirror.take_made();
         let made = self.table().take_made_directories();
-        for (directory, entry) in noted.into_iter().chain(made) {
+        for (directory, entry) in made {
             // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);
         }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
-use super::mirror::NameQuestions;
+use super::name_questions::NameQuestions;
 use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{

@@ -7,51 +7,25 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::Sender;
 use super::scheduler::Ended;
 use crate::dir::Dir;
 use crate::error::Result;
-use crate::manifest::{EntryId, Name};
+use crate::manifest::{EntryId, Name, Timestamp};
 use crate::source::{LookupDirectory, Presence, root_id};
-use crate::wire::message::{
-    ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs, OwnNames,
-};
-
-/// The receiver's questions that wait for the walk's thread.
-pub(super) struct NameQuestions {
-    put: async_channel::Sender<Vec<OwnNames>>,
-    take: async_channel::Receiver<Vec<OwnNames>>,
-}
-
-impl Default for NameQuestions {
-    fn default() -> NameQuestions {
-        let (put, take) = async_channel::bounded(OWN_NAMES_WAITING);
-        NameQuestions { put, take }
-    }
-}
-
-impl NameQuestions {
-    /// Never waits. Returns false if there are more questions than allowed.
-    pub(super) fn add(&self, question: Vec<OwnNames>) -> bool {
-        let names: usize = question.iter().map(|names| names.entries.len()).sum();
-        let is_allowed = (1..=OWN_NAMES_MAX).contains(&names);
-        // A queue that is closed is one of a copy that ends.
-        is_allowed && (self.put.try_send(question).is_ok() || self.put.is_closed())
-    }
-
-    pub(super) fn close(&self) {
-        self.put.close();
-    }
-}
+use crate::wire::message::{ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames};
 
 /// The operands, as they were found.
-#[derive(Default)]
 pub(super) struct MirrorRoots {
     /// In order. The name is None if the contents of a directory are copied.
     roots: Vec<MirrorRoot>,
     by_name: HashMap<Name, Vec<usize>>,
     /// Those whose contents are copied.
     of_contents: Vec<usize>,
+    /// When the walk began.
+    began: Timestamp,
     /// The user may have named others, which their size or age leaves out.
     may_lack_names: bool,
 }
@@ -77,6 +51,7 @@ impl MirrorRoots {
             roots: roots.collect(),
             by_name,
             of_contents,
+            began: Timestamp::of(clock_gettime(ClockId::Realtime)),
             may_lack_names,
         }
     }
@@ -90,7 +65,7 @@ impl MirrorRoots {
 
     /// Answers the receiver's questions until the copy ends.
     pub(super) fn answer(&self, sender: &Sender) -> Result<(), Ended> {
-        while let Ok(questions) = sender.control.questions.take.recv_blocking() {
+        while let Some(questions) = sender.control.questions.take() {
             let is_incomplete = sender.report.has_failed();
             let answer = if is_incomplete && !sender.context.options.force {
                 ExtraEntries::Unknown
@@ -101,9 +76,8 @@ impl MirrorRoots {
                         return Err(Ended);
                     }
                     let found = self.look_up(sender, question);
-                    // What cannot be looked up stays.
-                    let kept = || vec![OwnEntryIs::Kept; question.entries.len()];
-                    entries.extend(found.unwrap_or_else(kept));
+                    let unsure = || vec![OwnEntryIs::Unsure; question.entries.len()];
+                    entries.extend(found.unwrap_or_else(unsure));
                 }
                 ExtraEntries::Some(entries)
             };
@@ -173,6 +147,7 @@ impl MirrorRoots {
         for (is, of_root) in found.iter_mut().zip(of_root) {
             *is = match (*is, of_root) {
                 (OwnEntryIs::Kept, _) | (_, OwnEntryIs::Kept) => OwnEntryIs::Kept,
+                (OwnEntryIs::Unsure, _) | (_, OwnEntryIs::Unsure) => OwnEntryIs::Unsure,
                 (OwnEntryIs::AllExtra, OwnEntryIs::AllExtra) => OwnEntryIs::AllExtra,
                 _ => OwnEntryIs::Extra,
             };
@@ -206,6 +181,7 @@ impl MirrorRoots {
         if !place.exists() && !question.is_extra {
             return None;
         }
+        let is_changed = place.has_changed_since(self.began);
         let similar = match question.confuses {
             true => Some(place.similar_names().ok()?),
             false => None,
@@ -218,7 +194,11 @@ impl MirrorRoots {
             {
                 OwnEntryIs::Kept
             } else {
-                self.entry(sender, &place, entry, &name)
+                match self.entry(sender, &place, entry, &name) {
+                    OwnEntryIs::Kept => OwnEntryIs::Kept,
+                    _ if is_changed => OwnEntryIs::Unsure,
+                    is => is,
+                }
             };
         }
         Some(())
@@ -234,7 +214,7 @@ impl MirrorRoots {
         let options = &sender.context.options;
         let excluded_too = options.mirror.deletes_excluded;
         let is_there = match place.look_for(name) {
-            Presence::Unknown => true,
+            Presence::Unknown => return OwnEntryIs::Unsure,
             Presence::Present { is_directory } => !place.leaves_out(name, is_directory),
             Presence::Absent => false,
         };

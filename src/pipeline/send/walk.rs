@@ -114,7 +114,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Files(walk) if deletes => {
                 MirrorRoots::new(walk.names(), walk.may_lack_names())
             }
-            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
+            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::new(Vec::new(), false),
         },
         last_place: None,
         small: SmallFiles::default(),

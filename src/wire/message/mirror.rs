@@ -71,6 +71,9 @@ pub enum ExtraEntries {
 pub enum OwnEntryIs {
     /// The source has it, or a filter rule protects it.
     Kept,
+    /// The source does not have it now, but may have had it: its directory has changed during the
+    /// copy, or cannot be looked at. It is kept too.
+    Unsure,
     /// The source does not have it. If it is a directory, its entries may be protected.
     Extra,
     /// The same, and no rule protects any of its entries.

@@ -10,13 +10,14 @@ use crate::support::done::Done;
 use crate::support::run::{Run, fastcp_binary};
 
 /// Flags for the forced command of a limited key, which `--help` does not list.
-const FORCED: [&str; 6] = [
+const FORCED: [&str; 7] = [
     "--server",
     "--confine",
     "--read-only",
     "--write-only",
     "--no-overwrite",
     "--allow-outside-links",
+    "--allow-delete",
 ];
 
 /// A flag of version 0.1, which is accepted and hidden.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::{CWD, Mode};
 
 use crate::support::disk::Mounted;
+use crate::support::procs::until;
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
@@ -26,6 +27,8 @@ ways! { local_push, here =>
     the_source_and_mounted_file_systems_stay,
     names_that_the_destination_confuses_stay,
     other_copies_files_stay,
+    what_is_renamed_during_the_copy_is_not_lost,
+    a_full_disk_deletes_nothing,
 }
 
 fn what_the_source_lacks_is_deleted_and_nothing_else(case: &Case) {
@@ -258,7 +261,7 @@ fn a_source_that_cannot_be_read_deletes_nothing(case: &Case) {
     fs::remove_dir_all(tree.path("sub")).expect("empty the source");
     case.copy(&flags, "tree/", "tree")
         .exits(11)
-        .says("the source directory is empty");
+        .says("nothing in the source directory is copied");
     assert!(there.has("only there") && there.has("sub/file"));
     case.copy(&["-a", "--delete", "--force"], "tree/", "tree")
         .succeeds();
@@ -372,4 +375,54 @@ fn other_copies_files_stay(case: &Case) {
     case.copy(&["-a", "--delete"], "tree/", "there").succeeds();
     assert_eq!(there.names(), [own, "file"]);
     fs::remove_file(there.path(own)).expect("remove it");
+}
+
+/// The walk has seen the old name, and nobody has copied the new one.
+fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
+    let tree = case.src.dir("tree");
+    let there = case.dst.dir("there");
+    for number in 0..3 {
+        tree.file(format!("d/{number}"), "");
+        tree.file(format!("kept/{number}"), "");
+    }
+    tree.file("big", noise(1, 6 * MIB));
+    case.copy(&["-a", "--exclude=big"], "tree/", "there")
+        .succeeds();
+    for name in ["d/only there", "kept/only there", "only there"] {
+        there.file(name, "");
+    }
+    let flags = ["-a", "--delete", "-l", "16000"];
+    let copying = case.copying(&flags, "tree/", "there").start();
+    until("it copies", || (there.partial_bytes() > 0).then_some(()));
+    fs::rename(tree.path("d/1"), tree.path("d/renamed")).expect("rename");
+    fs::rename(tree.path("d/2"), tree.path("moved")).expect("rename");
+    let done = copying.wait();
+    done.succeeds()
+        .says("to the next run: the source changed during the copy");
+    for name in ["d/1", "d/2", "d/only there", "only there"] {
+        assert!(there.has(name), "{name}");
+    }
+    assert!(!there.has("kept/only there"));
+    case.copy(&["-a", "--delete"], "tree/", "there").succeeds();
+    assert_same(&tree.0, &there.0, Also::Nothing);
+}
+
+fn a_full_disk_deletes_nothing(case: &Case) {
+    let at = case.dst.dir("small");
+    let Some(_mounted) = Mounted::small(&at.0, 4 << 20) else {
+        return skip("root, for a small disk");
+    };
+    let tree = case.src.dir("tree");
+    tree.file("file", "");
+    at.file("only there", "");
+    case.copy(&["-a"], "tree/", "small").succeeds();
+    // With -a the space is not checked beforehand, because files may be unchanged.
+    tree.file("file", noise(1, 3 * MIB));
+    tree.file("second", noise(2, 3 * MIB));
+    case.copy(&["-a", "--delete"], "tree/", "small").exits(8);
+    assert!(at.has("only there"));
+    fs::remove_file(tree.path("second")).expect("remove it");
+    case.copy(&["-a", "--delete"], "tree/", "small").succeeds();
+    assert!(!at.has("only there"));
+    case.sweep();
 }

@@ -50,6 +50,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let tell = move |error: &Error| telling.lock().push(error.clone());
     let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
     let client = ClientContext {
+        deletions: Arc::default(),
         strict: false,
         progress,
         reporter: Arc::new(Nobody),

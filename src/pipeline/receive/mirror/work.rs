@@ -3,23 +3,27 @@
 //! With `--max-delete` all questions are asked twice: the first time entries are only counted.
 
 use std::cell::Cell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat, Timespec, Timestamps, fstat, fsync, futimens};
 
 use super::super::report::Report;
-use super::NOTED_BYTES_MAX;
 use crate::dest::{self, Directory, EntrySlot, Remover, is_own_name};
 use crate::dir::{Dir, DirReader, ReadName};
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{EntryId, Name, Timestamp, file_type};
 use crate::mirror::DifferingNames;
 use crate::wire::message::{
     DeletedEntries, ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs,
     OwnNames,
 };
+
+/// About how many bytes of memory directories to ask about may take.
+pub(super) const NOTED_BYTES_MAX: usize = 24 << 20;
 
 /// About how many bytes of names are in one message.
 const NAMES_BYTES: usize = 32 << 10;
@@ -34,14 +38,29 @@ const TOLD_BYTES_MAX: usize = 64 << 10;
 /// About how many bytes a directory takes that only the destination has, besides its paths.
 const EXTRA_WEIGHT: usize = 1024;
 
-/// A directory with entries to ask about.
-pub(super) struct MirrorPlace {
-    dir: Arc<Dir>,
+/// A directory of the copy with entries to ask about.
+pub(super) struct NotedDirectory {
     /// The operand's entry number.
-    root: EntryId,
+    pub root: EntryId,
     /// The names from the operand down to the directory, each followed by a slash.
-    below: Vec<u8>,
+    pub below: Box<[u8]>,
     /// The same from the directory that the user typed, for messages.
+    pub way: Box<[u8]>,
+    pub confuses: bool,
+    pub differ: DifferingNames,
+}
+
+/// An open directory with entries to ask about.
+struct MirrorPlace {
+    /// With the permissions that are needed to delete. Its own are restored when it is dropped.
+    directory: Directory,
+    /// Its times, which are restored after entries were deleted.
+    times: Option<Timestamps>,
+    /// Something was deleted in it.
+    is_less: AtomicBool,
+    fsync: bool,
+    root: EntryId,
+    below: Vec<u8>,
     way: Vec<u8>,
     confuses: bool,
     differ: DifferingNames,
@@ -50,23 +69,8 @@ pub(super) struct MirrorPlace {
 }
 
 impl MirrorPlace {
-    /// A directory that the source has.
-    pub(super) fn of_copy(
-        dir: Arc<Dir>,
-        root: EntryId,
-        (below, way): (Vec<u8>, Vec<u8>),
-        confuses: bool,
-        differ: DifferingNames,
-    ) -> MirrorPlace {
-        MirrorPlace {
-            dir,
-            root,
-            below,
-            way,
-            confuses,
-            differ,
-            extra: None,
-        }
+    fn dir(&self) -> &Arc<Dir> {
+        self.directory.dir()
     }
 
     /// A question about no entry yet.
@@ -81,11 +85,31 @@ impl MirrorPlace {
     }
 }
 
+impl Drop for MirrorPlace {
+    fn drop(&mut self) {
+        let Ok(dir) = self.dir().handle() else {
+            return;
+        };
+        if !self.is_less.load(Relaxed) {
+            return;
+        }
+        // If this fails, only a time is wrong, or the name of a deleted entry is not durable.
+        if let Some(times) = &self.times {
+            let _ = futimens(&*dir, times);
+        }
+        if self.fsync {
+            let _ = fsync(&*dir);
+        }
+    }
+}
+
 /// Questions and answers under way.
 pub(super) struct MirrorWork {
     only_counts: bool,
     /// In the order in which they are asked about.
-    places: Vec<Arc<MirrorPlace>>,
+    places: Vec<NotedDirectory>,
+    /// By entry number, the directory of each operand.
+    roots: HashMap<EntryId, Arc<Dir>>,
     next: usize,
     /// Directories that only the destination has, and of which something may stay.
     inner: Vec<Arc<MirrorPlace>>,
@@ -95,8 +119,17 @@ pub(super) struct MirrorWork {
     /// The same directories. Those below another come after it.
     extra: Vec<ExtraDirectory>,
     extra_bytes: usize,
-    left_out: u64,
-    protected: HashSet<(u64, u64)>,
+    /// Number of directories for which there was no room.
+    pub left_out: u64,
+    /// Number of entries of which the sender is not sure.
+    pub unsure: u64,
+    /// Device and inode of what is never deleted.
+    pub protected: HashSet<(u64, u64)>,
+    /// Directories keep their times.
+    pub keeps_times: bool,
+    pub fsync: bool,
+    /// Number of entries in the directories of the copy.
+    pub entries: u64,
     /// What is younger stays.
     began: Timestamp,
     /// The sender could not read all of the source.
@@ -121,12 +154,10 @@ struct AskedEntry {
 struct ExtraDirectory {
     slot: EntrySlot,
     path: Vec<u8>,
-    /// The number of the one that contains it.
-    above: Option<usize>,
+    /// The directory that contains it.
+    above: Arc<MirrorPlace>,
     /// Something in it stays.
     holds: bool,
-    /// Holds the permissions that were added.
-    _opened: Directory,
 }
 
 /// What follows from an answer.
@@ -141,13 +172,14 @@ pub(super) enum Answered {
 
 impl MirrorWork {
     pub(super) fn new(
-        places: Vec<Arc<MirrorPlace>>,
-        protected: HashSet<(u64, u64)>,
+        places: Vec<NotedDirectory>,
+        roots: HashMap<EntryId, Arc<Dir>>,
         began: Timestamp,
     ) -> MirrorWork {
         MirrorWork {
             only_counts: false,
             places,
+            roots,
             next: 0,
             inner: Vec::new(),
             reading: None,
@@ -155,7 +187,11 @@ impl MirrorWork {
             extra: Vec::new(),
             extra_bytes: 0,
             left_out: 0,
-            protected,
+            unsure: 0,
+            protected: HashSet::new(),
+            keeps_times: false,
+            fsync: false,
+            entries: 0,
             began,
             is_incomplete: false,
             limit: None,
@@ -179,18 +215,8 @@ impl MirrorWork {
         !self.asked.is_empty()
     }
 
-    /// Number of directories for which there was no room.
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
-    }
-
-    /// Handles an answer. `entries` is the number of entries in the copied directories.
-    pub(super) fn answered(
-        &mut self,
-        report: &Report,
-        answer: ExtraEntries,
-        entries: u64,
-    ) -> Answered {
+    /// Handles an answer.
+    pub(super) fn answered(&mut self, report: &Report, answer: ExtraEntries) -> Answered {
         let Some(asked) = self.asked.pop_front() else {
             report.breach("an answer about names that it was not asked for");
             return Answered::Waiting;
@@ -207,8 +233,12 @@ impl MirrorWork {
             }
         }
         self.ask(report);
-        // The next run deletes the rest.
-        if report.context.is_ending() || self.awaits_answers() {
+        if report.context.is_ending() {
+            // The next run deletes the rest.
+            self.tell(report);
+            return Answered::Waiting;
+        }
+        if self.awaits_answers() {
             return Answered::Waiting;
         }
         if self.is_incomplete {
@@ -216,7 +246,7 @@ impl MirrorWork {
         }
         self.settle_extra_directories(report);
         if self.only_counts {
-            if self.counted(report, entries) {
+            if self.counted(report) {
                 self.ask(report);
             }
             if self.awaits_answers() {
@@ -233,28 +263,33 @@ impl MirrorWork {
     }
 
     /// Everything was counted. True if it may be deleted, and questions begin anew.
-    fn counted(&mut self, report: &Report, entries: u64) -> bool {
+    fn counted(&mut self, report: &Report) -> bool {
         let Some(most) = report.context.options.mirror.most else {
             return true;
         };
-        let (deleted, all) = (self.deleted.get(), entries + self.nested);
+        let (deleted, all) = (self.deleted.get(), self.entries + self.nested);
         if most.is_exceeded(deleted, all) {
             let message = format!(
                 "nothing is deleted: {deleted} of {all} entries would be, and --max-delete allows \
                  {most}"
             );
             let error = Error::new(Kind::Refused, Side::Dest, message);
-            let error = match self.places.last() {
-                Some(place) => error.at(place.dir.path()),
+            let error = match self.roots.values().next() {
+                Some(root) => error.at(root.path()),
                 None => error,
             };
             report.context.report_fault(&error, 0, 0);
             return false;
         }
-        let places = take(&mut self.places);
+        let (places, roots) = (take(&mut self.places), take(&mut self.roots));
         *self = MirrorWork {
             limit: Some(most.of(all)),
-            ..MirrorWork::new(places, take(&mut self.protected), self.began)
+            protected: take(&mut self.protected),
+            keeps_times: self.keeps_times,
+            fsync: self.fsync,
+            entries: self.entries,
+            left_out: self.left_out,
+            ..MirrorWork::new(places, roots, self.began)
         };
         true
     }
@@ -283,13 +318,13 @@ impl MirrorWork {
         while asked.is_empty() || bytes < NAMES_BYTES && asked.len() < OWN_NAMES_MAX {
             if self.reading.is_none() {
                 let has_room = questions.len() < DIRECTORIES_ASKED;
-                let Some(place) = has_room.then(|| self.next_place()).flatten() else {
+                let Some(place) = has_room.then(|| self.next_place(report)).flatten() else {
                     break;
                 };
                 let question = place.question();
                 bytes += question.below.len();
                 questions.push(question);
-                self.reading = Some((place.clone(), DirReader::new(place.dir.clone())));
+                self.reading = Some((place.clone(), DirReader::new(place.dir().clone())));
             }
             let (Some((place, reader)), Some(question)) = (&mut self.reading, questions.last_mut())
             else {
@@ -299,7 +334,7 @@ impl MirrorWork {
                 Ok(found) => found,
                 Err(cause) => {
                     let what = "cannot read the directory, so not everything in it is deleted";
-                    let path = place.dir.path();
+                    let path = place.dir().path();
                     let error = Error::io(Kind::Read, Side::Dest, path, what, cause);
                     report.context.report_fault(&error, 0, 0);
                     None
@@ -331,12 +366,65 @@ impl MirrorWork {
     }
 
     /// Inner directories come first, so that few are open.
-    fn next_place(&mut self) -> Option<Arc<MirrorPlace>> {
-        self.inner.pop().or_else(|| {
-            let place = self.places.get(self.next).cloned();
+    fn next_place(&mut self, report: &Report) -> Option<Arc<MirrorPlace>> {
+        if let Some(inner) = self.inner.pop() {
+            return Some(inner);
+        }
+        loop {
+            let noted = self.places.get(self.next)?;
             self.next += 1;
-            place
-        })
+            match self.open(noted) {
+                Ok(Some(place)) => return Some(Arc::new(place)),
+                // It is gone.
+                Ok(None) => {}
+                Err(error) => report.context.report_fault(&error, 0, 0),
+            }
+        }
+    }
+
+    fn open(&self, noted: &NotedDirectory) -> Result<Option<MirrorPlace>> {
+        let Some(root) = self.roots.get(&noted.root) else {
+            return Ok(None);
+        };
+        let names = noted.below.split(|byte| *byte == b'/');
+        let mut names: Vec<&[u8]> = names.filter(|name| !name.is_empty()).collect();
+        let last = names.pop();
+        let mut above = root.clone();
+        let failed = |dir: &Arc<Dir>, cause| {
+            let what = "cannot open it to delete in it";
+            Error::io(Kind::Write, Side::Dest, dir.path(), what, cause)
+        };
+        let name_of = |name: &[u8]| Name::try_from(name.to_vec()).ok();
+        for name in names {
+            let Some(name) = name_of(name) else {
+                return Ok(None);
+            };
+            above = above.child(&name).map_err(|cause| failed(&above, cause))?;
+        }
+        let directory = match last {
+            None => Directory::enter(above)?,
+            Some(name) => {
+                let Some(name) = name_of(name) else {
+                    return Ok(None);
+                };
+                dest::enter_to_delete(&EntrySlot::new(above, name))?
+            }
+        };
+        let stat = directory.dir().handle().and_then(|dir| Ok(fstat(&*dir)?));
+        let stat = stat.map_err(|cause| failed(directory.dir(), cause))?;
+        let changes = !self.only_counts;
+        Ok(Some(MirrorPlace {
+            is_less: AtomicBool::new(false),
+            times: (changes && self.keeps_times).then(|| times_of(&stat)),
+            fsync: changes && self.fsync,
+            directory,
+            root: noted.root,
+            below: noted.below.to_vec(),
+            way: noted.way.to_vec(),
+            confuses: noted.confuses,
+            differ: noted.differ.clone(),
+            extra: None,
+        }))
     }
 
     /// Deletes an entry, or counts it.
@@ -346,7 +434,11 @@ impl MirrorWork {
             name,
             is_directory,
         } = asked;
-        let slot = EntrySlot::new(place.dir.clone(), name.clone());
+        let slot = EntrySlot::new(place.dir().clone(), name.clone());
+        if is == OwnEntryIs::Unsure {
+            self.unsure += 1;
+            return self.holds(place.extra);
+        }
         if is == OwnEntryIs::Kept || dest::is_born_since(&slot, self.began) {
             return self.holds(place.extra);
         }
@@ -359,6 +451,7 @@ impl MirrorWork {
             let before = self.deleted.get();
             let all = self.with_remover(report, |remover| remover.remove_tree(&slot, path));
             let deleted = self.deleted.get() - before;
+            place.is_less.fetch_or(deleted > 0, Relaxed);
             let top = u64::from(place.extra.is_none() && all);
             self.nested += deleted.saturating_sub(top);
             if !all {
@@ -386,7 +479,7 @@ impl MirrorWork {
     /// Asks about the entries of a directory that the source does not have.
     fn add_extra(
         &mut self,
-        above: &MirrorPlace,
+        above: &Arc<MirrorPlace>,
         slot: EntrySlot,
         mut path: Vec<u8>,
         opened: Directory,
@@ -395,7 +488,10 @@ impl MirrorWork {
         path.push(b'/');
         self.extra_bytes += weight;
         self.inner.push(Arc::new(MirrorPlace {
-            dir: opened.dir().clone(),
+            directory: opened,
+            is_less: AtomicBool::new(false),
+            times: None,
+            fsync: false,
             root: above.root,
             below: [&above.below, slot.name.as_bytes(), b"/"].concat(),
             way: path.clone(),
@@ -406,9 +502,8 @@ impl MirrorWork {
         self.extra.push(ExtraDirectory {
             slot,
             path,
-            above: above.extra,
+            above: above.clone(),
             holds: false,
-            _opened: opened,
         });
     }
 
@@ -441,9 +536,10 @@ impl MirrorWork {
                 }
             }
             if stays {
-                holding.extend(extra.above);
+                holding.extend(extra.above.extra);
             } else {
-                self.nested += u64::from(extra.above.is_some());
+                self.nested += u64::from(extra.above.extra.is_some());
+                extra.above.is_less.store(true, Relaxed);
                 self.removed(report, &extra.path);
             }
         }
@@ -506,17 +602,32 @@ impl MirrorWork {
     }
 }
 
+fn times_of(stat: &Stat) -> Timestamps {
+    let time = |tv_sec, tv_nsec| Timespec {
+        tv_sec,
+        tv_nsec: tv_nsec as _,
+    };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
 /// An entry to ask about, and whether it is a directory.
 fn candidate(place: &MirrorPlace, found: ReadName) -> Option<(Name, bool)> {
     // Those of other copies; in a directory that goes, they go too.
-    let is_of_a_copy = is_own_name(&found.name) && place.extra.is_none();
+    let is_own = match place.confuses {
+        true => is_own_name(&found.name.to_ascii_lowercase()),
+        false => is_own_name(&found.name),
+    };
+    let is_of_a_copy = is_own && place.extra.is_none();
     if is_of_a_copy || !place.differ.may_have(&found.name) {
         return None;
     }
     let name = Name::try_from(found.name).ok()?;
     let is_directory = match found.file_type {
         FileType::Unknown => {
-            let stat = place.dir.stat(name.as_os_str()).ok()?;
+            let stat = place.dir().stat(name.as_os_str()).ok()?;
             file_type(&stat) == FileType::Directory
         }
         known => known == FileType::Directory,
