@@ -69,6 +69,11 @@ impl Keep {
         self.acls || self.xattrs
     }
 
+    /// True if more than modes and times is kept.
+    pub fn has_owners_or_attributes(&self) -> bool {
+        self.owner || self.group || self.has_attributes()
+    }
+
     /// True if the sender looks up the names of owners and groups.
     pub fn has_names(&self) -> bool {
         (self.owner || self.group) && !self.numeric_ids
@@ -126,6 +131,11 @@ impl Update {
     /// True if whole directories can be found unchanged.
     pub fn sums_up(&self) -> bool {
         self.unchanged_by != UnchangedBy::Nothing
+    }
+
+    /// True if an entry's time is part of its sum.
+    pub fn sums_have_times(&self, keep: &Keep) -> bool {
+        self.unchanged_by == UnchangedBy::SizeAndTime || keep.times
     }
 
     /// True if the receiver may leave files as they are, so that it is asked before they are sent.

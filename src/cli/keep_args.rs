@@ -30,10 +30,10 @@ pub(super) struct KeepArgs {
     /// Keep extended attributes
     #[arg(long, overrides_with = "no_xattrs", help_heading = METADATA)]
     pub xattrs: bool,
-    /// Make devices anew, as root
+    /// Copy devices, as root
     #[arg(long, overrides_with = "no_devices", help_heading = METADATA)]
     pub devices: bool,
-    /// Make FIFOs and sockets anew
+    /// Copy FIFOs and sockets
     #[arg(long, overrides_with = "no_specials", help_heading = METADATA)]
     pub specials: bool,
     /// Keep owners and groups by number, not by name

@@ -91,7 +91,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
 /// Gives owner, group and attributes to a link, which has no mode of its own.
 fn give_metadata(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<()> {
     let keep = &rules.keep;
-    if !(keep.owner || keep.group || keep.has_attributes()) {
+    if !keep.has_owners_or_attributes() {
         return Ok(());
     }
     let opened = slot

@@ -76,7 +76,7 @@ impl<'a> Nameless<'a> {
                 .map_err(|cause| slot.error("cannot set the times", cause))
         };
         let status = || fstat(&self.file).map_err(|cause| slot.no_status(cause));
-        let stat = if keep.owner || keep.group || keep.has_attributes() {
+        let stat = if keep.has_owners_or_attributes() {
             let (marked, mut stat) = (Marked::open(&self.file), status()?);
             attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
             identity::give_mode(slot, &self.file, &stat, entry, rules)?;

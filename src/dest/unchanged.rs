@@ -24,7 +24,7 @@ pub enum Standing {
     Copied,
     /// The existing file is unchanged, so only its metadata may need correction.
     Unchanged(UnchangedFile),
-    /// What is there, if anything, stays as it is.
+    /// The existing entry stays, or a missing one is not made.
     Stays,
 }
 

@@ -88,16 +88,21 @@ fn the_first_rule_that_matches_decides() {
 #[test]
 fn long_and_short_rules_mean_the_same() {
     for same in [
-        ["- a", "exclude a", "-_a", "-,s a", "hide a", "H a"],
-        ["+ a", "include a", "include,s a", "+s a", "show a", "S a"],
+        &["- a", "exclude a", "-_a", "-,sr a"][..],
+        &["+ a", "include a", "include,rs a"],
+        &["H a", "hide a", "-s a"],
+        &["S a", "show a", "+s a"],
+        &["P a", "protect a", "-r a"],
+        &["R a", "risk a", "+r a"],
     ] {
         let first = rules(&same[..1]);
+        assert_eq!(first.len(), 1);
         for line in same {
             assert_eq!(rules(&[line]), first, "{line}");
         }
     }
     assert_eq!(rules(&["- a", "!", "- b"]), rules(&["- b"]));
-    assert_eq!(rules(&["P a", "risk a", "-r a", "-x a"]), []);
+    assert_eq!(rules(&["-x a", ": .a", "P,x a"]).len(), 1);
     assert!(!takes(
         &selector(&["-! *.c"]),
         &DirectoryRules::default(),
@@ -108,6 +113,43 @@ fn long_and_short_rules_mean_the_same() {
         &DirectoryRules::default(),
         "/.git/"
     ));
+}
+
+/// As `rsync --delete` and `rsync --delete-excluded` do.
+#[test]
+fn a_rule_for_one_side_says_what_is_copied_or_what_is_kept() {
+    let here = DirectoryRules::default();
+    let lines = [
+        "R risk.o",
+        "H *.c",
+        "P *.txt",
+        "-s source",
+        "- *.o",
+        "-r there",
+    ];
+    let selector = selector(&lines);
+    for (name, copied, kept, kept_though_excluded) in [
+        ("a.c", false, false, false),
+        ("a.txt", true, true, true),
+        ("a.o", false, true, false),
+        ("risk.o", false, false, false),
+        ("source", false, false, false),
+        ("there", true, true, true),
+        ("other", true, false, false),
+    ] {
+        assert_eq!(
+            takes(&selector, &here, &format!("/{name}")),
+            copied,
+            "{name}"
+        );
+        let protects = |excluded_too| {
+            let place = (&b""[..], name.as_bytes());
+            selector.protects(&here, place, false, excluded_too)
+        };
+        assert_eq!(protects(false), kept, "{name}");
+        assert_eq!(protects(true), kept_though_excluded, "{name}");
+    }
+    assert!(selector.may_protect(true) && !Selector::default().may_protect(false));
 }
 
 #[test]
@@ -122,6 +164,7 @@ fn what_is_no_rule_is_refused_with_a_sentence() {
         ("-C a", "nothing may follow -C"),
         ("+C", "no modifier C"),
         (":! a", "no modifier !"),
+        (":r .a", "applies to the source too"),
         (":", "the name of the file is missing"),
         (": a/b", "no slash in it"),
         (":-+ a", "exclude each other"),

@@ -28,7 +28,7 @@ use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use entries::{
     Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, Roots,
-    RootsResolved, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
+    RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
 };
 pub use fault::Fault;
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};

@@ -9,13 +9,9 @@ use crate::dest;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::dir::attributes::OwnerNames;
-use crate::keep::UnchangedBy;
 use crate::manifest::{EntryId, EntryKind};
 use crate::pipeline::send::sums::first_half;
-use crate::wire::message::{DirectorySum, EntrySums, SUMS_MAX, SumsAnswer, SumsFound};
-
-/// Bytes of an entry's short sum.
-const SHORT: usize = 8;
+use crate::wire::message::{DirectorySum, EntrySums, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound};
 
 /// Most entries of a directory whose short sums are kept, in some 40 MB. The others count as
 /// changed, so each is compared by itself.
@@ -44,7 +40,7 @@ struct EntriesThere {
     entries: u64,
     sum: u128,
     /// By short sum, the size of a file; None for other entries.
-    short: HashMap<[u8; SHORT], Option<u64>>,
+    short: HashMap<[u8; SHORT_SUM], Option<u64>>,
 }
 
 /// Number and bytes of files.
@@ -98,7 +94,7 @@ impl OwnSums {
     /// Compares some entries of a directory; None if the sender may not ask about it, or if the
     /// question is malformed.
     pub(super) fn some(&mut self, entries: &Entries, asked: &EntrySums) -> Option<SumsAnswer> {
-        let (sums, rest) = asked.sums.as_chunks::<SHORT>();
+        let (sums, rest) = asked.sums.as_chunks::<SHORT_SUM>();
         if !rest.is_empty() || sums.len() > SUMS_MAX {
             return None;
         }
@@ -155,7 +151,7 @@ impl OwnSums {
 
     fn read(&mut self, entries: &Entries, dir: &Arc<Dir>) -> std::io::Result<EntriesThere> {
         let rules = &entries.rules;
-        let has_time = rules.update.unchanged_by == UnchangedBy::SizeAndTime || rules.keep.times;
+        let has_time = rules.update.sums_have_times(&rules.keep);
         let mut there = EntriesThere::default();
         dest::entries_in(dir, rules, &mut self.names, |entry| {
             there.entries += 1;
@@ -165,7 +161,7 @@ impl OwnSums {
             let sum = entry.sum(&self.key, &rules.keep, has_time);
             there.sum = there.sum.wrapping_add(first_half(&sum));
             let size = (entry.kind == EntryKind::File).then_some(entry.size);
-            let (short, _) = sum.split_at(SHORT);
+            let (short, _) = sum.split_at(SHORT_SUM);
             there
                 .short
                 .insert(short.try_into().unwrap_or_default(), size);

@@ -14,11 +14,8 @@ use crate::keep::{Keep, MetadataChanges};
 use crate::manifest::{EntryId, EntryKind};
 use crate::source::FoundFile;
 use crate::wire::message::{
-    DirectorySum, EntryEnd, EntrySums, SUMS_MAX, SumsAnswer, SumsFound, entry_weight,
+    DirectorySum, EntryEnd, EntrySums, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, entry_weight,
 };
-
-/// Bytes of an entry's short sum.
-const SHORT: usize = 8;
 
 /// Most entries that are held back, and about how many bytes they may take.
 const HELD_MAX: usize = 4 * SUMS_MAX;
@@ -164,7 +161,7 @@ impl HeldEntries {
         };
         let entries = directory.parts.get(&part).into_iter().flatten();
         let mut sums = Vec::new();
-        entries.for_each(|found| sums.extend_from_slice(&terms.sum(found)[..SHORT]));
+        entries.for_each(|found| sums.extend_from_slice(&terms.sum(found)[..SHORT_SUM]));
         self.entry_sums.push(EntrySums {
             directory: id,
             part,

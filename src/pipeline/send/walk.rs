@@ -14,7 +14,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::dir::Dir;
 use crate::error::{Error, Side};
-use crate::keep::{NotKept, UnchangedBy};
+use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::mirror::NAME_SUMS_MAX;
 use crate::pipeline::digest_list::ListedPath;
@@ -242,8 +242,7 @@ impl SourceWalk<'_> {
                 key,
                 keep: self.sender.context.options.keep,
                 changes: self.sender.context.options.changes.clone(),
-                has_time: update.unchanged_by == UnchangedBy::SizeAndTime
-                    || self.sender.context.options.keep.times,
+                has_time: update.sums_have_times(&self.sender.context.options.keep),
             };
             self.held = Some(HeldEntries::new(self.sender.scheduler.sum_key().map(terms)));
         }

@@ -52,7 +52,7 @@ pub enum WantKind {
     Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>),
     /// Nothing: the existing file is unchanged, by its size and time.
     Unchanged,
-    /// Nothing: what is there, if anything, stays as it is.
+    /// Nothing: the existing entry stays, or a missing one is not made.
     Stays,
 }
 
@@ -75,13 +75,16 @@ pub struct DirectorySum {
 /// Most entries in [`EntrySums`].
 pub const SUMS_MAX: usize = 4096;
 
+/// Bytes of an entry's hash in [`EntrySums`].
+pub const SHORT_SUM: usize = 8;
+
 /// Some entries of a directory whose sum differs, or that is large.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntrySums {
     pub directory: EntryId,
     /// From 0, for each directory.
     pub part: u32,
-    /// The first 8 bytes of the hash of each entry, at most [`SUMS_MAX`] of them.
+    /// The first [`SHORT_SUM`] bytes of the hash of each entry, at most [`SUMS_MAX`] of them.
     #[serde(with = "byte_strings")]
     pub sums: Vec<u8>,
 }
