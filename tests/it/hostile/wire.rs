@@ -342,7 +342,7 @@ fn a_selection_is_these_bytes() {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = "21002000000002000001032a2e6f010a2e63767369676e6f72650002000101ac020000010101";
+    let golden = "2100210000000200000001032a2e6f010a2e63767369676e6f72650002000101ac020000010101";
     assert_eq!(hex, golden);
     let read = Message::decode(33, &bytes[HEADER_LEN..]).expect("it reads back");
     assert_eq!(read, Some(message));
@@ -364,7 +364,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection\",\"archive\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-mirror\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );
