@@ -93,7 +93,15 @@ fn is_inside(
     (host, path): (Option<&crate::session::Host>, &[u8]),
     (outer_host, outer): (Option<&crate::session::Host>, &[u8]),
 ) -> bool {
-    let below = path.strip_prefix(outer).filter(|_| host == outer_host);
+    if host != outer_host {
+        return false;
+    }
+    let is_home = |path: &[u8]| matches!(path, b"" | b"." | b"~");
+    let is_relative = !path.starts_with(b"/") && !path.starts_with(b"~");
+    if is_home(outer) {
+        return is_relative && !is_home(path) || path.starts_with(b"~/");
+    }
+    let below = path.strip_prefix(outer);
     below.is_some_and(|below| below.starts_with(b"/") || outer == b"/" && !below.is_empty())
 }
 

@@ -19,6 +19,8 @@ pub struct Remover<'a> {
     /// Device and inode of files and directories that are never removed.
     pub protected: &'a HashSet<(u64, u64)>,
     pub is_ending: &'a dyn Fn() -> bool,
+    /// What is younger is not removed.
+    pub began: Timestamp,
     /// Asked before each removal; what may not be removed stays.
     pub may_remove: &'a dyn Fn() -> bool,
     /// Gets the path of each removed entry; that of a directory ends in a slash.
@@ -160,6 +162,9 @@ impl Remover<'_> {
         let Some(stat) = slot.stat()? else {
             return Ok(Removal::Gone);
         };
+        if is_born_since(slot, self.began) {
+            return Ok(Removal::Left);
+        }
         let identity = (stat.st_dev, stat.st_ino);
         if file_type(&stat) == FileType::Directory {
             self.check_directory(slot, identity)?;
@@ -331,6 +336,7 @@ mod tests {
             protected: &HashSet::new(),
             is_ending: &|| false,
             may_remove: &|| true,
+            began: Timestamp { s: i64::MAX, ns: 0 },
             removed: &mut |path| paths.push(String::from_utf8_lossy(path).into_owned()),
             failed: &mut |error| errors.push(error.message.clone()),
         };

@@ -200,6 +200,7 @@ impl Receiver {
     /// files that can be resumed.
     pub fn put_away(&self) {
         self.files.put_away();
+        self.entries.end_mirror();
         // Dropping the table removes partial files. The lock is not held during that.
         let left = self.entries.table().take();
         drop(left);

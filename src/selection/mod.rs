@@ -174,6 +174,18 @@ impl Selector {
             && modified_to.is_none_or(|to| modified <= to)
     }
 
+    /// True if files of some sizes or ages are left out.
+    pub fn has_bounds(&self) -> bool {
+        let Selection {
+            min_size,
+            max_size,
+            modified_from,
+            modified_to,
+            ..
+        } = &self.selection;
+        min_size.or(*max_size).is_some() || modified_from.or(*modified_to).is_some()
+    }
+
     /// True if an entry that the user named may be left out.
     pub fn may_leave_out_operands(&self) -> bool {
         let all_operands = Selection {

@@ -332,16 +332,22 @@ fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
     if has(b'x') {
         return Ok(Parsed::Rules(Vec::new()));
     }
-    Ok(Parsed::Rules(vec![Rule::Pattern(RulePattern {
-        takes: matches!(letter, b'+' | b'S' | b'R'),
-        side: match (letter, has(b's'), has(b'r')) {
-            (b'H' | b'S', ..) | (_, true, false) => RuleSide::Source,
-            (b'P' | b'R', ..) | (_, false, true) => RuleSide::Destination,
-            _ => RuleSide::Both,
-        },
-        negated: has(b'!'),
-        pattern: argument.to_vec(),
-    })]))
+    let sides: &[RuleSide] = match (letter, has(b's'), has(b'r')) {
+        // With --delete-excluded, only a rule with a side says what is kept.
+        (b'-' | b'+', true, true) => &[RuleSide::Source, RuleSide::Destination],
+        (b'H' | b'S', ..) | (_, true, _) => &[RuleSide::Source],
+        (b'P' | b'R', ..) | (_, _, true) => &[RuleSide::Destination],
+        _ => &[RuleSide::Both],
+    };
+    let rule = |side: &RuleSide| {
+        Rule::Pattern(RulePattern {
+            takes: matches!(letter, b'+' | b'S' | b'R'),
+            side: *side,
+            negated: has(b'!'),
+            pattern: argument.to_vec(),
+        })
+    };
+    Ok(Parsed::Rules(sides.iter().map(rule).collect()))
 }
 
 fn merge(

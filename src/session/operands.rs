@@ -63,7 +63,7 @@ impl Expanded {
                 let handles = Arc::new(Handles::default());
                 let walk_options = WalkOptions {
                     lacks_operands: self.lacks_some,
-                    may_lack_names: self.typed > 1 && options.selector.may_leave_out_operands(),
+                    may_lack_names: self.typed > 1 && options.selector.has_bounds(),
                     ..walk_options(options)
                 };
                 let walk = Walk::new(self.named, walk_options, handles);

@@ -54,14 +54,17 @@ impl LookupDirectory {
         })
     }
 
-    /// Goes to the directory `name` in this one. Returns false if filter rules leave it out, or if it
-    /// cannot be opened for another reason than that it is missing.
+    /// Goes to the directory `name` in this one. Returns false if it cannot be opened for another
+    /// reason than that it is missing. One that filter rules leave out is missing if `is_extra`, and
+    /// cannot be opened otherwise.
     ///
     /// # Errors
     /// `Kind::Read` if filter rules cannot be read.
-    pub fn enter(&mut self, name: &Name) -> Result<bool> {
+    pub fn enter(&mut self, name: &Name, is_extra: bool) -> Result<bool> {
         if self.choice.leaves_out_as(name, true) {
-            return Ok(false);
+            self.choice.enter_missing(name);
+            self.dir = None;
+            return Ok(is_extra);
         }
         let opened = match (&self.dir, self.follow_links) {
             (Some(dir), true) => dir.linked(name).map(Some),
@@ -91,7 +94,7 @@ impl LookupDirectory {
             return false;
         };
         let stat = dir.handle().and_then(|dir| Ok(fstat(&*dir)?));
-        stat.is_ok_and(|stat| Timestamp::ctime(&stat) > time)
+        stat.is_ok_and(|stat| Timestamp::ctime(&stat) >= time)
     }
 
     pub fn look_for(&self, name: &Name) -> Presence {

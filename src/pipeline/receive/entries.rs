@@ -350,6 +350,11 @@ impl Entries {
         self.mirror.protect_source(places.0);
     }
 
+    /// Ends what `--delete` does, if the copy ends early.
+    pub fn end_mirror(&self) {
+        self.mirror.end();
+    }
+
     /// Handles an answer about names that only the destination has.
     pub fn take_extra(&self, answer: ExtraEntries) {
         if self.mirror.answered(&self.report, answer) {

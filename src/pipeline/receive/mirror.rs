@@ -25,7 +25,7 @@ use crate::report::TellUser;
 use crate::wire::message::{DirectoryNames, ExtraEntries};
 
 /// About how many bytes one noted directory takes besides its paths.
-const NOTED_WEIGHT: usize = 128;
+const NOTED_WEIGHT: usize = 192;
 
 /// Most directories and files that are never deleted, in some 8 MB.
 const PROTECTED_MAX: usize = 1 << 18;
@@ -48,6 +48,8 @@ pub(super) struct Mirroring {
 #[derive(Default)]
 struct Noted {
     directories: Vec<NotedDirectory>,
+    /// Device and inode of these.
+    seen: HashSet<(u64, u64)>,
     /// By entry number, the directory of each operand.
     roots: HashMap<EntryId, Arc<Dir>>,
     bytes: usize,
@@ -140,6 +142,10 @@ impl Mirroring {
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
             noted.forbidden.get_or_insert(error);
         }
+        // Two operands may go into one directory. The sender answers for both.
+        if noted.seen.contains(&dir.identity()) {
+            return;
+        }
         let weight = NOTED_WEIGHT + differ.weight() + 2 * way.len();
         if noted.bytes + weight > NOTED_BYTES_MAX {
             noted.left_out += 1;
@@ -147,12 +153,14 @@ impl Mirroring {
         }
         noted.bytes += weight;
         noted.roots.entry(place.root).or_insert(root);
+        noted.seen.insert(dir.identity());
         noted.directories.push(NotedDirectory {
             root: place.root,
             below: last_names(&way, place.depth).into(),
             way: way.into(),
             confuses,
             differ,
+            identity: dir.identity(),
         });
     }
 
@@ -215,11 +223,17 @@ impl Mirroring {
         true
     }
 
+    /// Ends the work early. Directories get their modes and times back.
+    pub(super) fn end(&self) {
+        let work = self.work.lock().take();
+        drop(work);
+    }
+
     /// Reports what could not be decided.
     fn conclude(&self, report: &Report, work: &MirrorWork) {
         if work.unsure > 0 {
             let line = format!(
-                "fastcp: --delete leaves {} to the next run: the source changed during the copy",
+                "fastcp: --delete leaves {} to the next run: something changed there during the copy",
                 match work.unsure {
                     1 => "1 entry".to_owned(),
                     more => format!("{more} entries"),

@@ -24,7 +24,7 @@ pub(super) struct MirrorRoots {
     by_name: HashMap<Name, Vec<usize>>,
     /// Those whose contents are copied.
     of_contents: Vec<usize>,
-    /// When the walk began.
+    /// When the walk began, by the clock of file systems.
     began: Timestamp,
     /// The user may have named others, which their size or age leaves out.
     may_lack_names: bool,
@@ -51,7 +51,7 @@ impl MirrorRoots {
             roots: roots.collect(),
             by_name,
             of_contents,
-            began: Timestamp::of(clock_gettime(ClockId::Realtime)),
+            began: Timestamp::of(clock_gettime(ClockId::RealtimeCoarse)),
             may_lack_names,
         }
     }
@@ -104,7 +104,7 @@ impl MirrorRoots {
         if question.confuses && !is_alone {
             return None;
         }
-        // An operand that size or age leaves out has no number here.
+        // An operand that its size or age leaves out has no number here.
         if from_top.is_empty() && self.may_lack_names {
             return None;
         }
@@ -173,7 +173,7 @@ impl MirrorRoots {
         )
         .ok()?;
         for name in below {
-            if !place.enter(name).ok()? {
+            if !place.enter(name, question.is_extra).ok()? {
                 return None;
             }
         }

@@ -159,6 +159,20 @@ fn rules_for_one_side_and_followed_links(case: &Case) {
     limited("50%").succeeds();
     assert_eq!(there.dir("x").names(), ["b.log"]);
 
+    // A directory that is left out goes, but for what another rule protects.
+    there.file("cache/a.tmp", "");
+    there.file("cache/deep/b.tmp", "");
+    tree.file("cache/a.tmp", "");
+    let hidden = ["-a", "--delete", "--filter=H cache/", rules[0]];
+    case.copy(&hidden, "tree", "")
+        .succeeds()
+        .never_says("next run");
+    assert!(!there.has("cache"));
+    there.file("cache/b.log", "");
+    case.copy(&hidden, "tree", "").succeeds();
+    assert_eq!(there.dir("cache").names(), ["b.log"]);
+    fs::remove_dir_all(tree.path("cache")).expect("remove it");
+
     // A link that is followed is a directory for the rules.
     tree.file("real/a.c", "");
     tree.link("linked", "real");
@@ -398,7 +412,7 @@ fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
     fs::rename(tree.path("d/2"), tree.path("moved")).expect("rename");
     let done = copying.wait();
     done.succeeds()
-        .says("to the next run: the source changed during the copy");
+        .says("to the next run: something changed there during the copy");
     for name in ["d/1", "d/2", "d/only there", "only there"] {
         assert!(there.has(name), "{name}");
     }

@@ -48,6 +48,8 @@ pub(super) struct NotedDirectory {
     pub way: Box<[u8]>,
     pub confuses: bool,
     pub differ: DifferingNames,
+    /// Device and inode.
+    pub identity: (u64, u64),
 }
 
 /// An open directory with entries to ask about.
@@ -66,6 +68,8 @@ struct MirrorPlace {
     differ: DifferingNames,
     /// Its number among the directories that only the destination has.
     extra: Option<usize>,
+    /// Those above it, with the permissions to go through them.
+    _above: Vec<Directory>,
 }
 
 impl MirrorPlace {
@@ -313,6 +317,7 @@ impl MirrorWork {
         let mut bytes = 0;
         // A directory may have been begun in an earlier message.
         if let Some((place, _)) = &self.reading {
+            bytes += place.below.len();
             questions.push(place.question());
         }
         while asked.is_empty() || bytes < NAMES_BYTES && asked.len() < OWN_NAMES_MAX {
@@ -336,7 +341,9 @@ impl MirrorWork {
                     let what = "cannot read the directory, so not everything in it is deleted";
                     let path = place.dir().path();
                     let error = Error::io(Kind::Read, Side::Dest, path, what, cause);
-                    report.context.report_fault(&error, 0, 0);
+                    if !self.only_counts {
+                        report.context.report_fault(&error, 0, 0);
+                    }
                     None
                 }
             };
@@ -377,7 +384,9 @@ impl MirrorWork {
                 Ok(Some(place)) => return Some(Arc::new(place)),
                 // It is gone.
                 Ok(None) => {}
-                Err(error) => report.context.report_fault(&error, 0, 0),
+                Err(error) if !self.only_counts => report.context.report_fault(&error, 0, 0),
+                // Reported in the second pass.
+                Err(_) => {}
             }
         }
     }
@@ -387,31 +396,33 @@ impl MirrorWork {
             return Ok(None);
         };
         let names = noted.below.split(|byte| *byte == b'/');
-        let mut names: Vec<&[u8]> = names.filter(|name| !name.is_empty()).collect();
-        let last = names.pop();
-        let mut above = root.clone();
-        let failed = |dir: &Arc<Dir>, cause| {
-            let what = "cannot open it to delete in it";
-            Error::io(Kind::Write, Side::Dest, dir.path(), what, cause)
-        };
-        let name_of = |name: &[u8]| Name::try_from(name.to_vec()).ok();
-        for name in names {
-            let Some(name) = name_of(name) else {
+        let mut above = Vec::new();
+        let mut directory = Directory::enter(root.clone())?;
+        for name in names.filter(|name| !name.is_empty()) {
+            let Ok(name) = Name::try_from(name.to_vec()) else {
                 return Ok(None);
             };
-            above = above.child(&name).map_err(|cause| failed(&above, cause))?;
+            let slot = EntrySlot::new(directory.dir().clone(), name);
+            above.push(directory);
+            directory = dest::enter_to_delete(&slot)?;
         }
-        let directory = match last {
-            None => Directory::enter(above)?,
-            Some(name) => {
-                let Some(name) = name_of(name) else {
-                    return Ok(None);
-                };
-                dest::enter_to_delete(&EntrySlot::new(above, name))?
-            }
-        };
+        // Another process has replaced it.
+        if directory.dir().identity() != noted.identity {
+            return Ok(None);
+        }
+        // Permissions are taken back from the inside out.
+        above.reverse();
         let stat = directory.dir().handle().and_then(|dir| Ok(fstat(&*dir)?));
-        let stat = stat.map_err(|cause| failed(directory.dir(), cause))?;
+        let stat = stat.map_err(|cause| {
+            let path = directory.dir().path();
+            Error::io(
+                Kind::Write,
+                Side::Dest,
+                path,
+                "cannot read its status",
+                cause,
+            )
+        })?;
         let changes = !self.only_counts;
         Ok(Some(MirrorPlace {
             is_less: AtomicBool::new(false),
@@ -424,6 +435,7 @@ impl MirrorWork {
             confuses: noted.confuses,
             differ: noted.differ.clone(),
             extra: None,
+            _above: above,
         }))
     }
 
@@ -435,11 +447,11 @@ impl MirrorWork {
             is_directory,
         } = asked;
         let slot = EntrySlot::new(place.dir().clone(), name.clone());
-        if is == OwnEntryIs::Unsure {
-            self.unsure += 1;
+        if is == OwnEntryIs::Kept {
             return self.holds(place.extra);
         }
-        if is == OwnEntryIs::Kept || dest::is_born_since(&slot, self.began) {
+        if is == OwnEntryIs::Unsure || dest::is_born_since(&slot, self.began) {
+            self.unsure += 1;
             return self.holds(place.extra);
         }
         if self.is_at_limit() {
@@ -462,7 +474,8 @@ impl MirrorWork {
         }
         let weight = EXTRA_WEIGHT + 4 * path.len();
         if self.extra_bytes + weight > NOTED_BYTES_MAX {
-            self.left_out += 1;
+            // In the second pass it is counted again.
+            self.left_out += u64::from(!self.only_counts);
             return self.holds(place.extra);
         }
         match self.with_remover(report, |remover| remover.open_directory(&slot)) {
@@ -498,6 +511,7 @@ impl MirrorWork {
             confuses: above.confuses,
             differ: DifferingNames::all(),
             extra: Some(self.extra.len()),
+            _above: Vec::new(),
         }));
         self.extra.push(ExtraDirectory {
             slot,
@@ -524,7 +538,10 @@ impl MirrorWork {
         for (nth, extra) in take(&mut self.extra).into_iter().enumerate().rev() {
             let mut stays = extra.holds || holding.remove(&nth);
             if !stays && !self.only_counts {
-                if report.context.is_ending() || self.is_at_limit() {
+                if self.is_at_limit() {
+                    self.was_limited = true;
+                }
+                if report.context.is_ending() || self.was_limited {
                     return;
                 }
                 match dest::remove_if_empty(&extra.slot) {
@@ -548,13 +565,14 @@ impl MirrorWork {
     fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
         let context = &report.context;
         let protected = take(&mut self.protected);
-        let (only_counts, limit) = (self.only_counts, self.limit);
+        let (only_counts, limit, began) = (self.only_counts, self.limit, self.began);
         let deleted = Cell::new(self.deleted.get());
         let done = {
             let mut remover = Remover {
                 only_counts,
                 protected: &protected,
                 is_ending: &|| context.is_ending(),
+                began,
                 may_remove: &|| limit.is_none_or(|limit| deleted.get() < limit),
                 removed: &mut |path| {
                     self.removed(report, path);
