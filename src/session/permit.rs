@@ -150,6 +150,7 @@ impl Permit {
 mod tests {
     use super::*;
     use crate::keep::Update;
+    use crate::mirror::Mirror;
 
     fn open(options: CopyOptions) -> Open {
         Open {
@@ -195,6 +196,43 @@ mod tests {
         };
         let refused = permit.check(&asked).unwrap_err();
         assert!(refused.message.contains("--update"), "{refused}");
+    }
+
+    #[test]
+    fn a_limited_key_deletes_only_if_its_line_allows_it() {
+        let options = CopyOptions {
+            mirror: Mirror {
+                deletes: true,
+                ..Mirror::default()
+            },
+            ..CopyOptions::default()
+        };
+        let role = Role::Receiver {
+            path: b"x".to_vec(),
+            sources: Vec::new(),
+        };
+        let asked = Open {
+            role,
+            ..open(options)
+        };
+        assert!(Permit::default().check(&asked).is_ok());
+        let confined = Permit {
+            confine: Some("/srv".into()),
+            ..Permit::default()
+        };
+        let kept = Permit {
+            no_overwrite: true,
+            ..Permit::default()
+        };
+        for limited in [confined, kept] {
+            let refused = limited.check(&asked).unwrap_err();
+            assert!(refused.message.contains("--allow-delete"), "{refused}");
+            let allowed = Permit {
+                deletes: true,
+                ..limited
+            };
+            assert!(allowed.check(&asked).is_ok());
+        }
     }
 
     #[test]
