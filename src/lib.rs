@@ -188,9 +188,10 @@
 //!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
 //!   receiver sends `NotKept`, if it could not keep some metadata.
-//! - With `--delete` the sender sends the `Names` in each directory before its `EntryEnd`. When
-//!   everything is in place, the receiver asks about names that differ (`OwnNames`), the sender
-//!   says which entries it does not have (`Extra`), and the receiver reports them as `Deleted`.
+//! - With `--delete` the sender sends `SourcePlaces`, which are not deleted if both ends are on one
+//!   machine, and the `Names` in each directory before its `EntryEnd`. When everything is in place,
+//!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
+//!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to be dialled.
