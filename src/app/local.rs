@@ -134,6 +134,7 @@ impl Both {
             chunk_size: CHUNK_SIZE,
             grain: CHUNK_SIZE as u64,
             peer_repairs: true,
+            patches: !options.whole_file,
             pool: Pool::new(budget.slots, CHUNK_SIZE),
             control: control.clone(),
             tell: client.tell(),

@@ -6,6 +6,7 @@
 
 pub mod claims;
 pub mod pack;
+pub mod patch;
 pub mod pool;
 pub mod ranges;
 pub mod split;
@@ -47,6 +48,8 @@ pub enum ChunkKind {
     Zeros,
     /// A range of one file that the receiver may already have; only its digest is sent.
     Digest,
+    /// A range of one file, of which only what differs from the receiver's existing file is sent.
+    Patch,
 }
 
 /// The bytes that a chunk represents.
@@ -87,8 +90,9 @@ pub struct VerifiedChunk {
 
 impl Chunk {
     /// Recomputes the digest of a range; `whole` if the range is all of its file. A range of zeros
-    /// has no digest and is valid if it has no bytes. A pack and a lone digest always fail: a pack
-    /// needs [`Chunk::verify_pack`], and a lone digest has no bytes to verify.
+    /// has no digest and is valid if it has no bytes. A pack, a lone digest and a patch always fail: a
+    /// pack needs [`Chunk::verify_pack`], a lone digest has no bytes to verify, and a patch must be
+    /// applied first.
     ///
     /// # Errors
     /// Returns the buffer if the digest does not match.
@@ -100,7 +104,7 @@ impl Chunk {
                     && digest::of_range(data, self.place.offset, whole) == digest
             }
             ChunkKind::Zeros => data.is_empty() && digest == digest::NONE,
-            ChunkKind::Pack | ChunkKind::Digest => false,
+            ChunkKind::Pack | ChunkKind::Digest | ChunkKind::Patch => false,
         };
         self.verified(digest, right)
     }

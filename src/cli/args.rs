@@ -107,6 +107,11 @@ pub(super) struct Args {
     /// Write in place; a failure may leave half a file
     #[arg(long, help_heading = COPYING)]
     pub inplace: bool,
+    /// Send changed files whole, without comparing them
+    #[arg(short = 'W', long, overrides_with = "no_whole_file", help_heading = COPYING)]
+    pub whole_file: bool,
+    #[arg(long, hide = true, overrides_with = "whole_file")]
+    pub no_whole_file: bool,
     /// Replace files and write devices that are in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,

@@ -144,10 +144,6 @@ const HABITS: &[(&[&str], &str)] = &[
         "write --bwlimit RATE, such as 40M",
     ),
     (&["--contimeout"], "write --timeout TIME"),
-    (
-        &["-W", "--whole-file"],
-        "fastcp sends whole files; an interrupted copy is resumed",
-    ),
 ];
 
 /// The error for an unknown option, with a hint if one is known. None for any other error.
@@ -274,7 +270,6 @@ mod tests {
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
             ("--contimeout 5 a h:", "--timeout TIME"),
-            ("-W a h:", "sends whole files"),
             ("--stream 4 a h:", "did you mean --streams?"),
             ("--verison", "did you mean --version?"),
             ("--no-clober a h:", "did you mean --no-clobber?"),

@@ -78,6 +78,34 @@ impl Decoder {
         Ok(Chunk { place, buffer })
     }
 
+    /// The bytes of a patch: any number up to `place.raw_len`.
+    ///
+    /// # Errors
+    /// As for [`decode`](Decoder::decode).
+    pub fn decode_patch(&mut self, encoded: EncodedChunk) -> Result<Chunk, DecodeError> {
+        let EncodedChunk {
+            place,
+            codec,
+            mut buffer,
+            ..
+        } = encoded;
+        let codec = Codec::from_number(codec).ok_or(DecodeError::Codec(codec))?;
+        let most = place.raw_len as usize;
+        if most.max(buffer.len()) > self.spare.capacity() {
+            return Err(DecodeError::Length {
+                announced: place.raw_len,
+                found: buffer.len(),
+            });
+        }
+        if codec != Codec::None {
+            let room = &mut self.spare.room()[..most];
+            let found = self.contexts.decode(codec, buffer.data(), room);
+            self.spare.set_len(found.ok_or(DecodeError::Garbage(codec))?);
+            buffer.swap(&mut self.spare);
+        }
+        Ok(Chunk { place, buffer })
+    }
+
     /// Like [`decode`](Decoder::decode), into a buffer for more than a chunk. Uncompressed input
     /// is an error.
     ///
@@ -114,7 +142,15 @@ impl Contexts {
     /// Fills all of `room`.
     fn fill(&mut self, codec: Codec, data: &[u8], room: &mut [u8]) -> Result<(), DecodeError> {
         let raw_len = room.len();
-        let found = match codec {
+        match self.decode(codec, data, room) == Some(raw_len) {
+            true => Ok(()),
+            false => Err(DecodeError::Garbage(codec)),
+        }
+    }
+
+    /// Returns the number of bytes in `room`; None for garbage, or if there is more.
+    fn decode(&mut self, codec: Codec, data: &[u8], room: &mut [u8]) -> Option<usize> {
+        match codec {
             Codec::None => None,
             Codec::Lz4 => lz4_flex::block::decompress_into(data, room).ok(),
             // In one call, so that zstd writes to `room`, looks back there and keeps no window of
@@ -122,10 +158,6 @@ impl Contexts {
             Codec::Zstd => self.zstd.decompress_to_buffer(data, room).ok(),
             Codec::Gzip => inflate(&mut self.inflate, data, room),
             Codec::Lzma => lzma::decompress(data, room),
-        };
-        match found == Some(raw_len) {
-            true => Ok(()),
-            false => Err(DecodeError::Garbage(codec)),
         }
     }
 }

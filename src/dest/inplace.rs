@@ -13,6 +13,8 @@ use crate::manifest::{Entry, file_type};
 pub(super) struct InPlace {
     pub slot: EntrySlot,
     pub file: File,
+    /// Bytes of the old version.
+    pub old_len: u64,
 }
 
 impl InPlace {
@@ -48,6 +50,7 @@ impl InPlace {
         Ok(Some(InPlace {
             slot: slot.clone(),
             file,
+            old_len: stat.st_size as u64,
         }))
     }
 

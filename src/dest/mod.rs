@@ -17,6 +17,7 @@
 //! [`place_symlink`], [`place_hard_link`]); [`Directory::finish`].
 
 mod attributes;
+mod basis;
 mod commit;
 mod conflict;
 mod device;
@@ -69,6 +70,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{Keep, MetadataChanges, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, file_type};
 
+pub use self::basis::Basis;
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
 pub use self::equal_names::{Spelling, Spellings, spelling};

@@ -9,14 +9,17 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub(super) use holes::write_sparse;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, statx};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, ioctl_ficlone, statx};
 use rustix::io::Errno;
 
+use super::basis::Basis;
 use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
@@ -195,6 +198,47 @@ impl Partial {
         !matches!(self.target, PartialTarget::Beside(_))
     }
 
+    /// The old version of this file, to compare the new one with it. If the file `is_new` and the file
+    /// system can clone files, the old version is cloned into it, so that only what differs has to
+    /// be written. None if there is no old version, or if it cannot be read.
+    ///
+    /// # Errors
+    /// If the clone cannot get the new version's length.
+    pub fn basis(&mut self, is_new: bool) -> Result<Option<Basis>> {
+        let drops_pages = self.rules.drop_cache;
+        let size = self.entry.size;
+        let basis = match &self.target {
+            PartialTarget::Beside(temporary) => {
+                let Some(old) = Basis::replaced(&temporary.slot, drops_pages) else {
+                    return Ok(None);
+                };
+                let cloned = is_new.then(|| clone_into(&temporary.file, &old, size));
+                let cloned = cloned.transpose().map_err(|cause| self.write_error(cause))?;
+                match cloned.flatten() {
+                    Some(file) => Some(Basis::target(file, old.len().min(size), drops_pages)),
+                    None => Some(old),
+                }
+            }
+            PartialTarget::InPlace(target) => {
+                let file = reopened(&target.file).ok();
+                file.map(|file| Basis::target(file, target.old_len.min(size), drops_pages))
+            }
+            PartialTarget::Device(device) => {
+                let file = File::open(device.slot.path()).ok();
+                file.map(|file| Basis::target(file, size, drops_pages))
+            }
+        };
+        self.dirty |= basis.as_ref().is_some_and(Basis::is_target);
+        Ok(basis.filter(|basis| !basis.is_empty()))
+    }
+
+    /// What an earlier session wrote of this file, to compare the source with it. None if it cannot
+    /// be read.
+    pub fn written_basis(&self) -> Option<Basis> {
+        let readback = self.readback().ok()?;
+        Some(Basis::written(readback, self.entry.size))
+    }
+
     /// Opens the file or device once more, to read the bytes that are on the disk.
     pub fn readback(&self) -> io::Result<Readback> {
         match self.medium() {
@@ -236,6 +280,15 @@ impl Partial {
     /// Writes a chunk at its offset. Blocks of zeros of a sparse source stay holes.
     pub fn write(&self, chunk: &VerifiedChunk) -> Result<()> {
         self.write_at(chunk.data(), chunk.place().offset)
+    }
+
+    /// Writes these parts of a chunk, in bytes from its start, each at its offset. The rest is in its
+    /// place.
+    pub fn write_parts(&self, chunk: &VerifiedChunk, parts: &[Range<usize>]) -> Result<()> {
+        let (data, offset) = (chunk.data(), chunk.place().offset);
+        parts
+            .iter()
+            .try_for_each(|part| self.write_at(&data[part.clone()], offset + part.start as u64))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
@@ -362,6 +415,22 @@ impl Partial {
     fn write_error(&self, cause: io::Error) -> Error {
         space::write_error(self.slot(), self.entry.size, cause)
     }
+}
+
+/// Makes `file` a clone of the old version, with `size` bytes. Returns another handle to it. None if
+/// the file system cannot clone, which leaves `file` as it was.
+fn clone_into(file: &File, old: &Basis, size: u64) -> io::Result<Option<File>> {
+    let handle = file.try_clone()?;
+    let is_clone = old.file().is_some_and(|old| ioctl_ficlone(file, old).is_ok());
+    if is_clone {
+        file.set_len(size)?;
+    }
+    Ok(is_clone.then_some(handle))
+}
+
+/// Opens `file` a second time, for reading.
+fn reopened(file: &File) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Status of the existing entry; an error if it may not be replaced or written.

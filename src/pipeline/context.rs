@@ -28,6 +28,8 @@ pub struct Context {
     /// earlier runs that it finds damaged; as a sender, it sends them, and reports which files were
     /// just written.
     pub peer_repairs: bool,
+    /// Existing files are compared with their new versions, and only changed pages are sent.
+    pub patches: bool,
     /// Buffers for chunks: the back-pressure of this end.
     pub pool: Pool,
     pub control: Outgoing,

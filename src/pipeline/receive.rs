@@ -141,7 +141,9 @@ impl Receiver {
         };
         let progress = &self.context.progress;
         progress.add_frame(codec, raw_len, wire_len as u64);
-        if !self.entries.report.acks.comes(encoded.place.chunk) {
+        // What follows a digest is not sent again.
+        let is_digest = encoded.place.kind == ChunkKind::Digest;
+        if !is_digest && !self.entries.report.acks.comes(encoded.place.chunk) {
             progress.add_sent_again(wire_len as u64);
         }
         match encoded.place.kind {
@@ -151,6 +153,7 @@ impl Receiver {
                 worker.clock.turn_to(Activity::Disk);
                 self.ranges.compared(encoded);
             }
+            ChunkKind::Patch => self.ranges.patched(encoded, worker),
         }
     }
 

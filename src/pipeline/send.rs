@@ -140,6 +140,7 @@ impl Sender {
     pub fn work(&self) {
         let mut worker = SendWorker {
             encoder: Encoder::new(self.context.chunk_size),
+            patch: Vec::new(),
             clock: self.chunks.encoder_control.worker_time.begin(),
         };
         while let Ok(task) = self.scheduler.next() {

@@ -176,6 +176,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Ask(_)
         | Message::Want(_)
         | Message::Missing(_)
+        | Message::Differs(_)
         | Message::Ack(_)
         | Message::Nack(_)
         | Message::EntryEnd(_)

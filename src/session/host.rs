@@ -81,7 +81,8 @@ pub fn hello() -> Hello {
     hello
 }
 
-/// Big files that this end may have open at once: a handle each, or two if both ends are here.
+/// Big files that this end may have open at once: two handles each, or three if both
+/// ends are here.
 pub fn open_entries() -> u32 {
     open_share(8, OPEN_ENTRIES as usize) as u32
 }

@@ -43,11 +43,12 @@ const MUST_UNDERSTAND: u32 = 0xFFFF_0000;
 
 /// The kinds with their numbers on the wire. Version 0.1 also knew 3, 5 and 6, which no version has
 /// sent.
-const KINDS: [(ChunkKind, u8); 4] = [
+const KINDS: [(ChunkKind, u8); 5] = [
     (ChunkKind::Range, 1),
     (ChunkKind::Pack, 2),
     (ChunkKind::Zeros, 4),
     (ChunkKind::Digest, 7),
+    (ChunkKind::Patch, 8),
 ];
 
 fn kind_of(number: u8) -> Option<ChunkKind> {
@@ -241,7 +242,7 @@ impl FrameHeader {
         }
         let lengths = match kind {
             Range => 1..=limits.range_max,
-            Digest => 1..=limits.chunk_size,
+            Digest | Patch => 1..=limits.chunk_size,
             Pack => 1..=limits.pack_max,
             Zeros => 1..=ZEROS_MAX,
         };
@@ -280,6 +281,8 @@ impl FrameHeader {
                 (ChunkKind::Zeros | ChunkKind::Digest, codec) => {
                     encoded == Some(0) && codec == Codec::None
                 }
+                // A patch is encoded from fewer bytes than those of its range.
+                (ChunkKind::Patch, Codec::None) => encoded.is_some_and(|len| 0 < len && len <= raw),
                 (_, Codec::None) => encoded == Some(raw),
                 _ => encoded.is_some_and(|len| 0 < len && len < raw),
             };

@@ -21,6 +21,9 @@ const SELECTS: &str = "selection-sides";
 /// and deletes what the source does not have.
 const ARCHIVES: &str = "archive-mirror";
 
+/// The feature of a sender that sends only the changed pages of a chunk.
+const PATCHES: &str = "patches";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -77,6 +80,9 @@ pub struct Hello {
     /// Sent by a client: `--polite`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub polite: bool,
+    /// Sent by a client: `--whole-file`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_file: bool,
     /// Sent by a client: `--mkpath`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mkpath: bool,
@@ -144,7 +150,7 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES]
+            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES]
                 .map(str::to_owned)
                 .to_vec(),
             suites,
@@ -164,6 +170,7 @@ impl Hello {
             trust_partial: false,
             allow_empty: false,
             polite: false,
+            whole_file: false,
             mkpath: false,
             selects: false,
             archives: false,
@@ -193,6 +200,11 @@ impl Hello {
     /// True if this end keeps what the client says besides content, and compares existing files.
     pub fn can_archive(&self) -> bool {
         self.features.iter().any(|feature| feature == ARCHIVES)
+    }
+
+    /// True if this end, as a sender, sends only the changed pages of a chunk on request.
+    pub fn can_patch(&self) -> bool {
+        self.features.iter().any(|feature| feature == PATCHES)
     }
 
     /// The form of pack tables that this end can receive.

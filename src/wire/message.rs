@@ -3,6 +3,7 @@
 //! never change: a new meaning gets a new type.
 
 mod check;
+mod differs;
 mod entries;
 mod fault;
 mod first_messages;
@@ -26,6 +27,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::selection::Selection;
 use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
+pub use differs::DifferingChunk;
 pub use entries::{
     Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, Roots,
     RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
@@ -144,6 +146,9 @@ messages! {
     40 => OwnNames(Vec<OwnNames>),
     41 => Extra(ExtraEntries),
     42 => SourcePlaces(SourcePlaces),
+    // The pages that the receiver has of a chunk whose digest it was sent. Sent only to a sender whose
+    // hello has the feature.
+    43 => Differs(DifferingChunk),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -25,6 +25,7 @@ mod copy {
     mod changing;
     mod choosing;
     mod churn;
+    mod delta;
     mod devices;
     mod kept;
     mod landing;

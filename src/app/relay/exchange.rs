@@ -252,6 +252,7 @@ impl<'a> Exchange<'a> {
             | Message::OwnNames(_)
             | Message::Ack(_)
             | Message::Nack(_)
+            | Message::Differs(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
             Message::Fault(fault) => RelayStep::Pass(Message::Fault(self.failed(fault))),

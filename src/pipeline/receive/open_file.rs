@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::chunk::claims::Claims;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::{ChunkPlace, VerifiedChunk};
-use crate::dest::{EntrySlot, OrderedSink, Partial, Readback};
+use crate::dest::{Basis, EntrySlot, OrderedSink, Partial};
 use crate::digest::pipe::{PipePiece, PipeTree};
 use crate::digest::{Digest, Tree};
 use crate::error::{Error, Kind, Side};
@@ -77,14 +77,12 @@ pub struct PartialFile {
     pub number: Option<u32>,
     /// The source was recently written when it was announced.
     pub young: bool,
-    /// Ranges were offered for which the sender may send only digests.
-    pub offered: bool,
+    /// Existing content, with which the sender may compare its chunks by their digests.
+    pub basis: Option<Basis>,
     /// Chunks with lower numbers belong to an earlier reading of the source and are dropped.
     pub first_chunk: u64,
     /// Ranges that earlier sessions wrote and that must be read before the file is complete.
     pub unread: Option<Unread>,
-    /// For reading bytes that may exist already; None inside if the file cannot be opened for that.
-    readback: OnceLock<Option<Readback>>,
 }
 
 /// Ranges of an open file that earlier sessions wrote and that were not read since.
@@ -268,17 +266,10 @@ impl PartialFile {
             partial: OrderedMutex::new(Some(Arc::new(partial))),
             number,
             young,
-            offered: false,
+            basis: None,
             first_chunk: 0,
             unread: None,
-            readback: OnceLock::new(),
         }
-    }
-
-    /// The file for reading bytes that may exist already; None if it cannot be opened for that.
-    pub fn readback(&self, partial: &Partial) -> Option<&Readback> {
-        let readback = self.readback.get_or_init(|| partial.readback().ok());
-        readback.as_ref()
     }
 }
 

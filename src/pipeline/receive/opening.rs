@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::files::Files;
 use super::jobs::{Job, Restart};
 use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile};
-use super::restored::Restored;
+use super::restored::{Restored, span};
 use crate::chunk::claims::Claims;
-use crate::dest::{OrderedSink, Partial, SinkSpec};
+use crate::dest::{Basis, OrderedSink, Partial, SinkSpec};
 use crate::digest::Digest;
 use crate::digest::pipe::PipeTree;
 use crate::error::{Error, Kind, Result, Side};
@@ -17,20 +17,21 @@ use crate::journal::identity_of;
 use crate::journal::record::{BegunFile, Hash};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::ListedPath;
-use crate::wire::message::{EntryEnd, Message, Want, WantKind};
+use crate::wire::message::{ByteRange, EntryEnd, Message, Want, WantKind};
 
 /// How long a write from the previous reading of a file may take to return.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Files {
-    /// Opens an empty partial file and requests all of the content, whose chunks have the number
-    /// `first_chunk` or a higher one.
+    /// Opens a partial file and requests all of the content, whose chunks have the number
+    /// `first_chunk` or a higher one. If the old version can be compared with it, only what differs.
     ///
     /// # Errors
     /// Of the file system, at the file's path.
     pub fn begin(&self, file: IncomingFile, first_chunk: u64) -> Result<Want> {
         let entry = Arc::new(file.entry.clone());
-        let partial = Partial::create(&file.slot, entry.clone(), &self.entries.rules)?;
+        let mut partial = Partial::create(&file.slot, entry.clone(), &self.entries.rules)?;
+        let basis = self.basis(&mut partial, true)?;
         let young = self.entries.is_young(&entry);
         let number = match self.entries.journal() {
             Some(journal) => Some(journal.begin(&record_of(&file.path, &entry, &partial, young)?)),
@@ -41,11 +42,32 @@ impl Files {
         } = file;
         let mut state = PartialFile::new(slot, partial, number, young);
         state.first_chunk = first_chunk;
+        let kind = match &basis {
+            Some(basis) => WantKind::Compare(self.compared(basis, &entry)),
+            None => WantKind::Fresh,
+        };
+        state.basis = basis;
         let nothing = self.nothing_of(&entry);
         Ok(Want {
             entry: self.open(entry, (listed, path), state, nothing, None),
-            kind: WantKind::Fresh,
+            kind,
         })
+    }
+
+    /// The old version of a file, if both ends can compare it with the new one. A key that may only
+    /// write must not learn whether a guess about it is right. `is_new`: nothing of the new version
+    /// was written yet.
+    pub(super) fn basis(&self, partial: &mut Partial, is_new: bool) -> Result<Option<Basis>> {
+        match self.context().patches && !self.entries.rules.blind {
+            true => partial.basis(is_new),
+            false => Ok(None),
+        }
+    }
+
+    /// The chunks of a new version that begin within the old one.
+    pub(super) fn compared(&self, basis: &Basis, entry: &Entry) -> Vec<ByteRange> {
+        let end = basis.len().next_multiple_of(self.context().chunk_size as u64);
+        vec![span(0..end.min(entry.size))]
     }
 
     /// Accepts the chunks of a partial file. `end` is the end of the file if the sender sends none.

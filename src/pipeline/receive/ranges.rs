@@ -9,15 +9,18 @@ use super::files::Files;
 use super::open_file::OpenFile;
 use super::worker::Worker;
 use crate::chunk::claims::Claim;
+use crate::chunk::patch::{PAGE, apply, page_digests};
 use crate::chunk::split::is_subtree;
-use crate::chunk::{ChunkKind, ChunkPlace, EncodedChunk, LARGE_PIECE, Pool, VerifiedChunk};
-use crate::dest::OrderedSink;
+use crate::chunk::{
+    Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, LARGE_PIECE, Pool, VerifiedChunk,
+};
+use crate::dest::{Basis, OrderedSink};
 use crate::digest::{self, Digest};
 use crate::error::{Kind, Result};
 use crate::pipeline::context::Context;
 use crate::pipeline::send::scheduler::UNACKED_MAX;
 use crate::pipeline::worker_time::Activity;
-use crate::wire::message::Message;
+use crate::wire::message::{DifferingChunk, Message};
 
 /// Bytes for large pieces beyond the pool: enough for four workers.
 const LARGE_BYTES: usize = 8 << 20;
@@ -35,6 +38,26 @@ enum RangeOutcome {
     /// The sender has to send it again.
     Damaged,
     /// Its file has failed in the meantime.
+    Late,
+}
+
+/// The result of a comparison with a digest.
+enum Compared {
+    /// The piece is in its place.
+    Same,
+    /// With the short digests of the existing pages.
+    Differs(Vec<u8>),
+    /// Its file has failed in the meantime, or the copy ends.
+    Late,
+}
+
+/// The result for a patch.
+enum Patched {
+    /// `new`: how many of its bytes were sent.
+    Written { new: u64 },
+    /// It does not make the range.
+    Differs,
+    /// Its file has failed in the meantime, or the copy ends.
     Late,
 }
 
@@ -171,50 +194,156 @@ impl RangeWriter {
     }
 
     /// Compares a digest with the existing bytes. If they match, the piece is done; otherwise the
-    /// sender has to send it.
+    /// sender has to send it, or what differs of it.
     pub fn compared(&self, encoded: EncodedChunk) {
+        let (place, digest) = (encoded.place, encoded.digest);
+        let Some(file) = self.claimed(place) else {
+            return;
+        };
+        let compared = self.compare(encoded, &file);
+        if !matches!(compared, Ok(Compared::Same)) {
+            // The piece was claimed above, so `release` cannot fail.
+            let _ = file.claims.lock().release(place.offset);
+        }
+        match compared {
+            Ok(Compared::Same) => {}
+            Ok(Compared::Differs(pages)) => return self.differs(place.chunk, pages),
+            Ok(Compared::Late) => return,
+            Err(error) => return self.files.fail(&file, error),
+        }
+        let len = u64::from(place.raw_len);
+        self.files.entries.report.checked(len, REPORT_EVERY);
+        file.add_range_to_tree(place.offset, len, Some(digest));
+        self.context().progress.add_resumed(len);
+        self.piece_done(&file, place, Some(digest));
+    }
+
+    /// Reads the existing bytes of a claimed piece. If they match the digest, they are in their place
+    /// afterwards.
+    fn compare(&self, encoded: EncodedChunk, file: &OpenFile) -> Result<Compared> {
         let EncodedChunk {
-            place,
+            mut place,
             digest,
             mut buffer,
             ..
         } = encoded;
+        let Some(basis) = self.basis(file, place, &buffer) else {
+            return Ok(Compared::Late);
+        };
+        let Some(partial) = file.partial() else {
+            return Ok(Compared::Late);
+        };
+        let len = place.raw_len as usize;
+        // What cannot be read is sent.
+        let existing = basis.read(&mut buffer.room()[..len], place.offset).unwrap_or(0);
+        buffer.set_len(existing);
+        place.kind = ChunkKind::Range;
+        let chunk = Chunk { place, buffer };
+        match chunk.verify(digest, len as u64 == file.entry.size) {
+            Ok(_) if basis.is_target() => {}
+            Ok(verified) => partial.write(&verified)?,
+            Err(buffer) => {
+                // A page that the old version ends in is not the same as in a longer version.
+                let whole = match existing == len {
+                    true => existing,
+                    false => existing / PAGE * PAGE,
+                };
+                return Ok(Compared::Differs(page_digests(&buffer.data()[..whole])));
+            }
+        }
+        Ok(Compared::Same)
+    }
+
+    /// The existing content that a claimed piece is compared with. Without it, the sender has broken
+    /// the protocol.
+    fn basis<'a>(
+        &self,
+        file: &'a OpenFile,
+        place: ChunkPlace,
+        buffer: &Buffer,
+    ) -> Option<&'a Basis> {
+        let len = place.raw_len as usize;
+        let fits = len <= self.context().chunk_size && len <= buffer.capacity();
+        let state = file.partial_file().filter(|_| fits);
+        let basis = state.and_then(|state| state.basis.as_ref());
+        if basis.is_none() {
+            let what = "a digest that was not requested";
+            self.files.entries.report.breach(what);
+        }
+        basis
+    }
+
+    /// Asks for a chunk whose digest differs from that of the existing bytes.
+    fn differs(&self, chunk: u64, pages: Vec<u8>) {
+        self.context().say(match self.context().patches && !pages.is_empty() {
+            true => Message::Differs(DifferingChunk { chunk, pages }),
+            false => Message::Nack(vec![chunk]),
+        });
+    }
+
+    /// Makes a range from existing bytes and a patch, writes and acknowledges it.
+    pub fn patched(&self, encoded: EncodedChunk, worker: &mut Worker<'_>) {
+        let (place, digest) = (encoded.place, encoded.digest);
         let Some(file) = self.claimed(place) else {
             return;
         };
-        let len = place.raw_len as usize;
-        let fits = len <= self.context().chunk_size && len <= buffer.capacity();
-        let offered = file.partial_file().filter(|state| state.offered && fits);
-        let same = offered.is_some_and(|state| {
-            let Some(partial) = file.partial() else {
-                return false;
-            };
-            buffer.set_len(len);
-            let data = &mut buffer.room()[..len];
-            let range = place.offset..place.offset + len as u64;
-            let is_read = state
-                .readback(&partial)
-                .is_some_and(|disk| disk.prepare(&range) && disk.read(data, place.offset).is_ok());
-            is_read && digest::of_range(data, place.offset, len as u64 == file.entry.size) == digest
-        });
-        if !same {
+        let written = self.write_patched(encoded, &file, worker);
+        if !matches!(written, Ok(Patched::Written { .. })) {
             // The piece was claimed above, so `release` cannot fail.
             let _ = file.claims.lock().release(place.offset);
-            return match offered {
-                Some(_) => self.context().say(Message::Nack(vec![place.chunk])),
-                None => self
-                    .files
-                    .entries
-                    .report
-                    .breach("a digest that was not requested"),
-            };
         }
-        drop(buffer);
-        let report = &self.files.entries.report;
-        report.checked(len as u64, REPORT_EVERY);
-        file.add_range_to_tree(place.offset, len as u64, Some(digest));
-        self.context().progress.add_resumed(len as u64);
+        let new = match written {
+            Ok(Patched::Written { new }) => new,
+            // Another program may have changed the existing bytes since, or a page seemed unchanged.
+            // So this is no sign of damage.
+            Ok(Patched::Differs) => return self.context().say(Message::Nack(vec![place.chunk])),
+            Ok(Patched::Late) => return,
+            Err(error) => return self.files.fail(&file, error),
+        };
+        let existing = u64::from(place.raw_len).saturating_sub(new);
+        self.files.entries.report.checked(existing, REPORT_EVERY);
+        self.context().progress.add_bytes(new);
+        self.context().progress.add_resumed(existing);
         self.piece_done(&file, place, Some(digest));
+    }
+
+    fn write_patched(
+        &self,
+        encoded: EncodedChunk,
+        file: &OpenFile,
+        worker: &mut Worker<'_>,
+    ) -> Result<Patched> {
+        let (mut place, digest) = (encoded.place, encoded.digest);
+        let Some(basis) = self.basis(file, place, &encoded.buffer) else {
+            return Ok(Patched::Late);
+        };
+        let Some(partial) = file.partial() else {
+            return Ok(Patched::Late);
+        };
+        let Some((patch, Chunk { mut buffer, .. })) = worker.decode_patch(encoded) else {
+            return Ok(Patched::Differs);
+        };
+        let len = place.raw_len as usize;
+        let room = &mut buffer.room()[..len];
+        let Ok(existing) = basis.read(room, place.offset) else {
+            return Ok(Patched::Differs);
+        };
+        let Ok(parts) = apply(patch, room, existing) else {
+            return Ok(Patched::Differs);
+        };
+        buffer.set_len(len);
+        place.kind = ChunkKind::Range;
+        let chunk = Chunk { place, buffer };
+        let Ok(verified) = chunk.verify(digest, len as u64 == file.entry.size) else {
+            return Ok(Patched::Differs);
+        };
+        match basis.is_target() {
+            true => partial.write_parts(&verified, &parts)?,
+            false => partial.write(&verified)?,
+        }
+        file.add_to_tree(place, &verified);
+        let new = parts.iter().map(|part| part.len() as u64).sum();
+        Ok(Patched::Written { new })
     }
 
     /// Verifies and writes a claimed piece. It holds the partial file only during the claim. So the

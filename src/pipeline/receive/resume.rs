@@ -148,7 +148,7 @@ impl Resume {
         journal: &Journal,
         begun: UnfinishedFile,
         file: IncomingFile,
-        partial: Partial,
+        mut partial: Partial,
     ) -> Result<Option<Want>> {
         let (entry, context) = (partial.entry().clone(), self.context());
         // Before the reading, which may take long.
@@ -174,11 +174,20 @@ impl Resume {
             return self.files.begin(file, 0).map(Some);
         };
         context.progress.add_resumed(told.claims.done_bytes());
-        let kind = WantKind::Have(have);
+        let is_whole = told.claims.done_bytes() == entry.size;
+        let basis = match is_whole {
+            true => None,
+            false => self.files.basis(&mut partial, false)?,
+        };
+        let kind = match &basis {
+            Some(basis) => WantKind::HaveAndCompare(have, self.files.compared(basis, &entry)),
+            None => WantKind::Have(have),
+        };
         let IncomingFile {
             slot, listed, path, ..
         } = file;
         let mut state = PartialFile::new(slot, partial, Some(begun.number), young);
+        state.basis = basis;
         let place = (listed, path);
         if !context.peer_repairs {
             let entry = self.files.open(entry, place, state, told, None);
@@ -310,14 +319,16 @@ impl Resume {
             ranges.add(&chunk);
             ControlFlow::Continue(())
         });
+        let basis = partial.written_basis();
         let spans = ranges.whole_chunks(chunk_size);
+        let spans = spans.filter(|_| basis.is_some());
         let spans = spans.take(RANGES_MAX).map(span).collect();
         let IncomingFile {
             slot, listed, path, ..
         } = file;
         let number = journal.begin(&record_of(&path, &entry, &partial, young)?);
         let mut state = PartialFile::new(slot, partial, Some(number), young);
-        state.offered = true;
+        state.basis = basis;
         let nothing = self.files.nothing_of(&entry);
         let place = (listed, path);
         Ok(Want {

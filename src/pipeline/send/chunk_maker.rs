@@ -12,12 +12,16 @@ use super::scheduler::Scheduler;
 use super::worker::SendWorker;
 use crate::algorithms::{Codec, Method};
 use crate::chunk::split::FilePiece;
-use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
+use crate::chunk::{patch, Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
 use crate::digest::Digest;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::context::Context;
 use crate::pipeline::lzma_room::LzmaRoom;
 use crate::pipeline::worker_time::Activity;
+
+/// A longer patch, in eighths of the range, is not worth its cost: the receiver reads its bytes again
+/// to apply it.
+const PATCH_MAX_EIGHTHS: usize = 7;
 
 /// Makes the encoded chunks of plans.
 pub struct ChunkMaker {
@@ -69,6 +73,7 @@ impl ChunkMaker {
             }
             _ => self.reader.read_pack(plan, buffer)?,
         };
+        let chunk = self.patched(plan, chunk, worker);
         let encoded = self.encode(chunk, digest, self.encoder_control.next(), worker);
         if let Some(ticket) = ticket
             && let Some(cached) = cached_form(plan, &encoded)
@@ -78,10 +83,33 @@ impl ChunkMaker {
         Some(encoded)
     }
 
+    /// Makes a patch of a chunk, if the receiver has another version of it and the patch is short.
+    fn patched(&self, plan: &Plan, mut chunk: Chunk, worker: &mut SendWorker<'_>) -> Chunk {
+        let is_range = chunk.place.kind == ChunkKind::Range;
+        let Some(pages) = plan.pages().filter(|_| is_range) else {
+            return chunk;
+        };
+        let most = chunk.buffer.len() / 8 * PATCH_MAX_EIGHTHS;
+        worker.patch.resize(most, 0);
+        match patch::make(chunk.buffer.data(), pages, &mut worker.patch) {
+            Some((len, new)) => {
+                plan.new.store(new as u32, Relaxed);
+                plan.offered();
+                chunk.place.kind = ChunkKind::Patch;
+                chunk.buffer.room()[..len].copy_from_slice(&worker.patch[..len]);
+                chunk.buffer.set_len(len);
+            }
+            None => plan.give_up_patch(),
+        }
+        chunk
+    }
+
     /// Looks whether another sender has made this chunk, or makes it for this one. None if each
     /// sender reads it for itself.
     fn look_in_cache(&self, plan: &Plan) -> Option<Got> {
         match &plan.what {
+            // A patch is for this receiver alone.
+            PlannedContent::Piece { .. } if plan.pages().is_some() => None,
             PlannedContent::Piece { file, piece } => {
                 let share = self.share_of(file, piece)?;
                 // If only the digest is sent, no other sender could use the chunk.

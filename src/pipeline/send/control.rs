@@ -3,6 +3,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
 use super::name_questions::NameQuestions;
-use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
+use super::plan::{Comparison, FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{
     Discarded, EntryAtClose, LeftFile, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
@@ -115,6 +116,10 @@ impl SendControl {
             Message::Nack(chunks) => chunks
                 .into_iter()
                 .for_each(|chunk| self.scheduler.nacked(chunk)),
+            Message::Differs(differing) if self.context.patches => {
+                let known = self.scheduler.differs(differing);
+                known.map_err(|_| UnexpectedMessage("pages of a chunk that it was not offered"))?;
+            }
             Message::Fault(fault) => self.receiver_failed(fault)?,
             Message::Enough(()) => self.enough.set(),
             Message::SumUp(key) if self.scheduler.landed().is_none() => self.scheduler.sum_up(key),
@@ -255,52 +260,39 @@ impl SendControl {
         // nothing.
         let needs_tree = is_told || !(found.entry.is_sparse() || self.context.options.live);
         let mut tree = needs_tree.then(|| Tree::new(size, grain));
-        let (mut had, mut compare) = (RangeSet::new(), RangeSet::new());
         let whole = |spans: &mut dyn Iterator<Item = &ByteRange>, unit: u64| {
             let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);
             whole_chunks(size, unit, spans).ok_or(UnexpectedMessage("invalid ranges of a file"))
         };
-        match &kind {
-            WantKind::Have(ranges) if ranges.len() <= RANGES_MAX => {
-                had = whole(&mut ranges.iter().map(|(span, _)| span), grain)?;
-                for (span, value) in ranges {
-                    let len = span.end - span.start;
-                    let added = tree
-                        .as_mut()
-                        .map(|tree| tree.add_subtree(span.start, len, *value));
-                    if added.is_some_and(|added| added != Added::New) {
-                        return Err(UnexpectedMessage(
-                            "ranges that do not fit into the file's digest",
-                        ));
-                    }
-                }
-            }
-            WantKind::Compare(ranges) if ranges.len() <= RANGES_MAX => {
-                compare = whole(&mut ranges.iter(), chunk_size)?;
-            }
-            WantKind::Have(_) | WantKind::Compare(_) => {
-                return Err(UnexpectedMessage("more ranges than allowed"));
-            }
-            WantKind::Fresh
-            | WantKind::Digest
-            | WantKind::Skip
-            | WantKind::Unchanged
-            | WantKind::Stays => {}
+        let (have, compare) = kind.ranges();
+        if have.len().max(compare.len()) > RANGES_MAX {
+            return Err(UnexpectedMessage("more ranges than allowed"));
         }
-        let ranges = match &kind {
-            WantKind::Have(ranges) => ranges.len(),
-            WantKind::Compare(ranges) => ranges.len(),
-            WantKind::Fresh
-            | WantKind::Digest
-            | WantKind::Skip
-            | WantKind::Unchanged
-            | WantKind::Stays => 0,
-        };
-        let share = self.share.as_ref();
+        let had = whole(&mut have.iter().map(|(span, _)| span), grain)?;
+        for (span, value) in have {
+            let len = span.end - span.start;
+            let added = tree
+                .as_mut()
+                .map(|tree| tree.add_subtree(span.start, len, *value));
+            if added.is_some_and(|added| added != Added::New) {
+                return Err(UnexpectedMessage(
+                    "ranges that do not fit into the file's digest",
+                ));
+            }
+        }
+        let ranges = have.len() + compare.len();
+        let compare = whole(&mut compare.iter(), chunk_size)?;
+        // What differs from this receiver's version is for this receiver alone.
+        let is_compared = !compare.is_empty();
+        if let (Some(share), true) = (&self.share, is_compared) {
+            share.skip(CacheKey::of(&found.entry));
+        }
+        let share = self.share.as_ref().filter(|_| !is_compared);
         let cut = Cut::skipping(size, chunk_size, grain, &had);
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
-            compare,
+            comparison: Comparison::of(compare, chunk_size),
+            alone: AtomicBool::new(is_compared),
             ranges,
             digest: tree.map_or(RootDigest::Unneeded, |tree| {
                 RootDigest::Tree(Mutex::new(tree))
@@ -353,10 +345,15 @@ impl SendControl {
                 file.coverage.add_placed(len);
                 if piece.kind == ChunkKind::Zeros || plan.zeros.load(Relaxed) {
                     self.context.progress.add_skipped(len);
-                } else if plan.was_had() {
-                    self.context.progress.add_resumed(len);
-                } else {
-                    self.context.progress.add_bytes(len);
+                    return;
+                }
+                let had = plan.had(len);
+                if had > 0 {
+                    file.comparison.hit();
+                    self.context.progress.add_resumed(had);
+                }
+                if had < len {
+                    self.context.progress.add_bytes(len - had);
                 }
             }
             PlannedContent::Pack(_) | PlannedContent::Large(_) => {

@@ -1,6 +1,5 @@
 //! A chunk to be sent, and the files and pipes that chunks are made of.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -21,14 +20,14 @@ use crate::pipe::Stop;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::{FoundFile, PipeOrigin, SourceFile};
 use crate::transport::frames::SealedChunk;
+use crate::wire::message::DifferingChunk;
 
 /// A big file that is being sent, or a device.
 pub struct SendFile {
     pub found: FoundFile,
     pub source: SourceFile,
     pub cut: OrderedMutex<Cut, { place::FILE_CUT }>,
-    /// Ranges that the receiver may have. The digests of their chunks are sent first.
-    pub compare: RangeSet,
+    pub comparison: Comparison,
     /// How many ranges the receiver named.
     pub ranges: usize,
     pub digest: RootDigest,
@@ -44,6 +43,55 @@ pub struct SendFile {
     pub live: Option<Mutex<CurrentLength>>,
     /// Held while the file is sent, if other senders may send it too.
     pub interest: Option<Interest>,
+}
+
+/// The chunks of a file whose digests are sent first, because the receiver may have them.
+#[derive(Default)]
+pub struct Comparison {
+    /// Bytes, in whole chunks.
+    ranges: RangeSet,
+    chunk_size: u64,
+    /// Chunks in a row of which the receiver had nothing.
+    misses: AtomicU32,
+}
+
+/// After so many misses in a row, only one chunk in so many is compared. Content that was changed
+/// throughout or moved would otherwise be read once more at each end, for nothing.
+const MISSES: u32 = 16;
+
+impl Comparison {
+    /// `ranges` are whole chunks.
+    pub fn of(ranges: RangeSet, chunk_size: u64) -> Comparison {
+        Comparison {
+            ranges,
+            chunk_size,
+            misses: AtomicU32::new(0),
+        }
+    }
+
+    /// True if no chunk is compared.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The receiver had some of a chunk.
+    pub fn hit(&self) {
+        self.misses.store(0, Relaxed);
+    }
+
+    /// The receiver had nothing of a chunk that is worth a patch.
+    pub fn missed(&self) {
+        self.misses.fetch_add(1, Relaxed);
+    }
+
+    /// True if the digest of this piece, the chunk with this number, is sent first.
+    fn takes(&self, piece: &FilePiece, chunk: u64) -> bool {
+        let end = piece.offset + u64::from(piece.len);
+        let is_chunk = !self.is_empty() && piece.offset.is_multiple_of(self.chunk_size);
+        let is_useful =
+            self.misses.load(Relaxed) < MISSES || chunk.is_multiple_of(MISSES.into());
+        is_chunk && is_useful && self.ranges.contains_all(piece.offset..end)
+    }
 }
 
 /// The digest of a big file.
@@ -286,7 +334,7 @@ impl SendFile {
         };
         SendFile {
             cut: OrderedMutex::new(cut),
-            compare: RangeSet::new(),
+            comparison: Comparison::default(),
             ranges: 0,
             digest: RootDigest::Unneeded,
             coverage: Coverage::new(had),
@@ -304,7 +352,7 @@ impl SendFile {
     /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
     /// with the receiver's nor shared with other senders.
     pub fn may_be_cut_finer(&self) -> bool {
-        self.compare.is_empty() && self.interest.is_none()
+        self.comparison.is_empty() && self.interest.is_none()
     }
 
     /// True if two of its chunks may be sent as one: chunks are neither compared nor shared, all
@@ -373,6 +421,10 @@ impl PlannedContent {
     }
 }
 
+/// The receiver says that it has another version of a chunk whose digest it was not sent.
+#[derive(Debug)]
+pub struct NotOffered;
+
 /// A chunk to be read and sent.
 pub struct Plan {
     pub chunk: u64,
@@ -381,9 +433,15 @@ pub struct Plan {
     pub digest: OnceLock<Digest>,
     /// How many times it arrived damaged.
     pub nacks: AtomicU8,
-    /// How many times only its digest was sent, without a refusal.
+    /// Its digest is sent first, because the receiver may have it.
+    is_compared: OnceLock<bool>,
+    /// The short digests of the receiver's pages, if it has another version of the chunk.
+    pages: OnceLock<Vec<u8>>,
+    /// How many of its bytes the patch has.
+    pub new: AtomicU32,
+    /// How many times its digest or a patch was sent, without a refusal.
     offers: AtomicU32,
-    /// The receiver refused the digest, so the bytes are sent.
+    /// The receiver refused the digest or the patch, so all bytes are sent.
     refused: AtomicBool,
     /// How a large piece was compressed, so that it fits into a frame when it is sent again.
     pub method: OnceLock<Method>,
@@ -398,6 +456,9 @@ impl Plan {
             what,
             digest: OnceLock::new(),
             nacks: AtomicU8::new(0),
+            is_compared: OnceLock::new(),
+            pages: OnceLock::new(),
+            new: AtomicU32::new(0),
             offers: AtomicU32::new(0),
             refused: AtomicBool::new(false),
             method: OnceLock::new(),
@@ -416,36 +477,81 @@ impl Plan {
 
     /// True if only its digest is to be sent, because the receiver may have the chunk.
     pub fn is_offer(&self) -> bool {
-        match &self.what {
-            PlannedContent::Piece { file, piece } if !file.compare.is_empty() => {
-                let range: Range<u64> = piece.offset..piece.offset + u64::from(piece.len);
-                !self.refused.load(Relaxed) && file.compare.contains_all(range)
-            }
+        let is_open = !self.refused.load(Relaxed) && self.pages.get().is_none();
+        let may_be_there = || match &self.what {
+            PlannedContent::Piece { file, piece } => file.comparison.takes(piece, self.chunk),
             _ => false,
-        }
+        };
+        is_open && *self.is_compared.get_or_init(may_be_there)
     }
 
-    /// Counts a frame with only the digest. There may be several if connections die.
+    /// The short digests of the receiver's pages, if only what differs is to be sent.
+    pub fn pages(&self) -> Option<&[u8]> {
+        let pages = self.pages.get().filter(|_| !self.refused.load(Relaxed));
+        pages.map(Vec::as_slice)
+    }
+
+    /// Counts a frame with only the digest, or with a patch. There may be several if connections
+    /// die.
     pub fn offered(&self) {
         self.offers.fetch_add(1, Relaxed);
     }
 
-    /// True if the receiver had the chunk, by its digest.
-    pub fn was_had(&self) -> bool {
-        self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed)
+    /// The number of its bytes that the receiver had, out of `len`.
+    pub fn had(&self, len: u64) -> u64 {
+        match self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed) {
+            true => len.saturating_sub(self.new.load(Relaxed).into()),
+            false => 0,
+        }
     }
 
-    /// The receiver refused the frame: it does not have the bytes of a digest, or the chunk
-    /// arrived damaged. Each sent digest can be refused once.
-    pub fn refused(&self) {
-        self.refused.store(true, Relaxed);
-        let one_less = |offers: u32| offers.checked_sub(1);
-        if self
-            .offers
-            .fetch_update(Relaxed, Relaxed, one_less)
-            .is_err()
-        {
-            self.nacks.fetch_add(1, Relaxed);
+    /// The receiver has another version of the chunk, with these pages. Returns false if nothing is
+    /// to be sent because of this: it was said before, or all bytes are sent.
+    ///
+    /// # Errors
+    /// If no digest was sent, or they are no pages of the chunk.
+    pub fn differs(&self, differing: DifferingChunk) -> Result<bool, NotOffered> {
+        let PlannedContent::Piece { piece, .. } = &self.what else {
+            return Err(NotOffered);
+        };
+        if self.is_compared.get() != Some(&true) || !differing.fits(piece.len) {
+            return Err(NotOffered);
         }
+        self.take_offer();
+        Ok(!self.refused.load(Relaxed) && self.pages.set(differing.pages).is_ok())
+    }
+
+    /// All bytes are sent, because too many of them differ.
+    pub fn give_up_patch(&self) {
+        self.refused.store(true, Relaxed);
+        self.missed();
+    }
+
+    /// The receiver refused the frame: it does not have the bytes of a digest or a patch, or the
+    /// chunk arrived damaged. Each sent digest and patch can be refused once. Returns true if it
+    /// refused one of those.
+    pub fn refused(&self) -> bool {
+        self.refused.store(true, Relaxed);
+        let was_offer = self.take_offer();
+        match was_offer {
+            true => self.missed(),
+            false => {
+                self.nacks.fetch_add(1, Relaxed);
+            }
+        }
+        was_offer
+    }
+
+    fn missed(&self) {
+        if let PlannedContent::Piece { file, .. } = &self.what {
+            file.comparison.missed();
+        }
+    }
+
+    /// False if no sent digest or patch is without an answer.
+    fn take_offer(&self) -> bool {
+        let one_less = |offers: u32| offers.checked_sub(1);
+        let taken = self.offers.fetch_update(Relaxed, Relaxed, one_less);
+        taken.is_ok()
     }
 }

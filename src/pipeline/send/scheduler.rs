@@ -31,13 +31,13 @@ use open_files::OpenFiles;
 pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unanswered};
 use ready::{NextStep, NextTerms, ReadyChunks};
 
-use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
+use super::plan::{NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
-use crate::wire::message::{SUMS_MAX, SumsAnswer, SumsFound};
+use crate::wire::message::{DifferingChunk, SUMS_MAX, SumsAnswer, SumsFound};
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
@@ -346,6 +346,16 @@ impl Scheduler {
     pub fn nacked(&self, chunk: u64) {
         self.state.lock().chunks.refused(chunk);
         self.wake();
+    }
+
+    /// Schedules a chunk again of which the receiver has another version, to send what differs.
+    ///
+    /// # Errors
+    /// If the receiver was not sent the chunk's digest.
+    pub fn differs(&self, differing: DifferingChunk) -> Result<(), NotOffered> {
+        self.state.lock().chunks.differs(differing)?;
+        self.wake();
+        Ok(())
     }
 
     /// Settles chunks that are done or have nothing left to send. Calls `each` for those that were

@@ -5,5 +5,7 @@ use crate::pipeline::worker_time::WorkerClock;
 
 pub(super) struct SendWorker<'a> {
     pub encoder: Encoder,
+    /// A patch that is being made.
+    pub patch: Vec<u8>,
     pub clock: WorkerClock<'a>,
 }

@@ -80,7 +80,7 @@ fn each_fault_has_its_name() {
     }
     let (kind, raw_len) = (ChunkKind::Range, header().raw_len);
     assert_eq!(parse(|b| b[0] = 2), Err(BadFrame::Version(2)));
-    assert_eq!(parse(|b| b[1] = 8), Err(BadFrame::Kind(8)));
+    assert_eq!(parse(|b| b[1] = 9), Err(BadFrame::Kind(9)));
     assert_eq!(parse(|b| b[2] = 5), Err(BadFrame::Codec(5)));
     assert_eq!(parse(|b| b[3] = 4), Err(BadFrame::Suite(4)));
     assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0000)));
@@ -176,7 +176,7 @@ fn assert_within_limits(header: &FrameHeader) {
         ChunkKind::Zeros | ChunkKind::Digest => {
             assert!(header.raw_len <= ZEROS_MAX && header.encoded_len() == 0);
         }
-        ChunkKind::Range | ChunkKind::Pack => {
+        ChunkKind::Range | ChunkKind::Pack | ChunkKind::Patch => {
             assert!(header.raw_len as usize <= (1 << 20) + TAILROOM - TAG_LEN);
         }
     }

@@ -1,6 +1,6 @@
 //! Checks of a message before it is decoded: its length, and lists that are whole bodies.
 
-use super::entries::{RANGES_MAX, Want, WantKind};
+use super::entries::{RANGES_MAX, Want};
 use super::limits::{DIRECTORIES_MAX, ENTRIES_MAX, MESSAGE_MAX, WANTS_MAX};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -69,15 +69,8 @@ fn wants_fit(body: &[u8]) -> bool {
         let Ok((want, after)) = postcard::take_from_bytes::<Want>(rest) else {
             break;
         };
-        ranges += match want.kind {
-            WantKind::Have(ranges) => ranges.len(),
-            WantKind::Compare(ranges) => ranges.len(),
-            WantKind::Fresh
-            | WantKind::Skip
-            | WantKind::Digest
-            | WantKind::Unchanged
-            | WantKind::Stays => 0,
-        };
+        let (have, compare) = want.kind.ranges();
+        ranges += have.len() + compare.len();
         if ranges > ALL_RANGES_MAX {
             return false;
         }

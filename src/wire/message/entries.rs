@@ -54,6 +54,27 @@ pub enum WantKind {
     Unchanged,
     /// Nothing: the existing entry stays, or a missing one is not made.
     Stays,
+    /// As `Have`, and of the rest these ranges as in `Compare`. Sent only if both ends send patches.
+    HaveAndCompare(
+        #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(ByteRange, Digest)>,
+        #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>,
+    ),
+}
+
+impl WantKind {
+    /// The ranges that the receiver has, and those whose digests are sent first.
+    pub fn ranges(&self) -> (&[(ByteRange, Digest)], &[ByteRange]) {
+        match self {
+            WantKind::Have(have) => (have, &[]),
+            WantKind::Compare(compare) => (&[], compare),
+            WantKind::HaveAndCompare(have, compare) => (have, compare),
+            WantKind::Fresh
+            | WantKind::Skip
+            | WantKind::Digest
+            | WantKind::Unchanged
+            | WantKind::Stays => (&[], &[]),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -68,6 +68,9 @@ pub struct CopyOptions {
     /// because a message of version 1 has no field for it.
     #[serde(skip)]
     pub polite: bool,
+    /// `--whole-file`: existing files are not compared. Sent in the hello too.
+    #[serde(skip)]
+    pub whole_file: bool,
     /// `--mkpath`: make missing directories of the destination. Sent in the hello too.
     #[serde(skip)]
     pub mkpath: bool,

@@ -6,7 +6,7 @@ use crate::selection::Rule;
 
 use super::{
     ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Message, NumberRanges,
-    Open, OwnEntry, OwnNames, Role, SumsFound, Want, WantKind,
+    Open, OwnEntry, OwnNames, Role, SumsFound, Want,
 };
 
 impl Message {
@@ -25,6 +25,7 @@ impl Message {
                 let lists = [&ack.chunks, &ack.entries, &ack.failed];
                 lists.map(NumberRanges::len).iter().sum::<usize>() * size_of::<ByteRange>()
             }
+            Message::Differs(differing) => differing.pages.len(),
             Message::Missing(missing) => size_of_val(&missing.spans[..]),
             Message::Nack(chunks) => chunks.len() * size_of::<u64>(),
             Message::Digests((_, digests)) => digests.len() * size_of::<Digest>(),
@@ -104,16 +105,8 @@ fn weight_of_open(open: &Open) -> usize {
 }
 
 fn weight_of_want(want: &Want) -> usize {
-    size_of::<Want>()
-        + match &want.kind {
-            WantKind::Have(ranges) => size_of_val(&ranges[..]),
-            WantKind::Compare(ranges) => size_of_val(&ranges[..]),
-            WantKind::Fresh
-            | WantKind::Skip
-            | WantKind::Digest
-            | WantKind::Unchanged
-            | WantKind::Stays => 0,
-        }
+    let (have, compare) = want.kind.ranges();
+    size_of::<Want>() + size_of_val(have) + size_of_val(compare)
 }
 
 fn weight_of_names(directory: &DirectoryNames) -> usize {

@@ -98,6 +98,7 @@ fn messages() -> Vec<Message> {
         nice: true,
         drop_cache: true,
         polite: false,
+        whole_file: false,
         mkpath: false,
         keep: Default::default(),
         update: Default::default(),

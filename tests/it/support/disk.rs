@@ -84,6 +84,15 @@ impl Mounted {
         failed
     }
 
+    /// A file system at `at` that clones files.
+    pub(crate) fn cloning(case: &Case, at: &Path) -> Option<Mounted> {
+        let image = case.scratch.path("btrfs.img");
+        image_of(&image, BTRFS_SIZE);
+        let mut mounted = Mounted { at: Vec::new() };
+        let made = run("mkfs.btrfs", &["-q"], &[&image]) && mounted.mount("loop", &image, at);
+        made.then_some(mounted)
+    }
+
     /// A file system at `at` that ignores case in names.
     pub(crate) fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
         let image = case.scratch.path("exfat.img");

@@ -86,7 +86,7 @@ impl Done {
             .expect("a number");
         let unit = match words.next() {
             Some("B") => 1.0,
-            Some("kB") => 1e3,
+            Some("KB") => 1e3,
             Some("MB") => 1e6,
             other => panic!("a unit: {other:?} of {text}"),
         };

@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::manifest::EntryId;
-use crate::pipeline::send::plan::{Plan, PlannedContent};
+use crate::pipeline::send::plan::{NotOffered, Plan, PlannedContent};
+use crate::wire::message::DifferingChunk;
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
 /// threefold needs at 150 ms.
@@ -208,8 +209,22 @@ impl ChunksInFlight {
             return;
         };
         in_flight.connection = None;
-        in_flight.plan.refused();
+        let was_offer = in_flight.plan.refused();
+        // What the receiver gets next of it is not what it got before.
+        in_flight.was_taken &= !was_offer;
         self.again.insert(chunk, in_flight.plan.clone());
+    }
+
+    /// Sends a chunk again of which the receiver has another version. One that is settled stays so.
+    pub(super) fn differs(&mut self, differing: DifferingChunk) -> Result<(), NotOffered> {
+        let chunk = differing.chunk;
+        if let Some(in_flight) = self.chunks.get_mut(&chunk)
+            && in_flight.plan.differs(differing)?
+        {
+            (in_flight.connection, in_flight.was_taken) = (None, false);
+            self.again.insert(chunk, in_flight.plan.clone());
+        }
+        Ok(())
     }
 
     /// Drops all chunks of a big file or pipe.

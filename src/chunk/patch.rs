@@ -1,0 +1,226 @@
+//! A patch: a range of a file, described by what differs from the receiver's existing file (rsync's
+//! "basis file").
+//!
+//! The receiver sends a short digest of each page of its range ([`page_digests`]). The sender makes
+//! a patch with the pages that differ ([`make`]), and the receiver applies it to its own bytes
+//! ([`apply`]). It then verifies the digest of the whole range. So two pages with the same short
+//! digest cost a second transfer, and never make a wrong file.
+//!
+//! ```text
+//! 0 length of the steps u32 | steps | new bytes of all steps
+//! ```
+//!
+//! A step is two numbers in postcard: how many existing bytes stay, and how many new bytes follow
+//! them. Numbers of fixed length are little-endian.
+
+use std::ops::Range;
+
+use crate::digest;
+
+/// Bytes of a page. Databases write pages of 4 KiB (SQLite), 8 KiB (PostgreSQL) or 16 KiB (InnoDB),
+/// and file systems blocks of 4 KiB.
+pub const PAGE: usize = 4096;
+
+/// Bytes of the digest of a page. Of 2^32 changed pages, one seems unchanged.
+pub const PAGE_DIGEST_LEN: usize = 4;
+
+/// Bytes before the steps.
+const LENGTH: usize = size_of::<u32>();
+
+/// Most bytes of a step: two numbers of 32 bits.
+const STEP_MAX: usize = 10;
+
+/// A patch that does not fit the range or the existing bytes.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a patch that does not fit its range")]
+pub struct BadPatch;
+
+/// The short digests of all pages of `data`, one after another. The last page may be shorter.
+pub fn page_digests(data: &[u8]) -> Vec<u8> {
+    data.chunks(PAGE).flat_map(page_digest).collect()
+}
+
+fn page_digest(page: &[u8]) -> [u8; PAGE_DIGEST_LEN] {
+    let digest = digest::of_range(page, 0, true);
+    std::array::from_fn(|n| digest[n])
+}
+
+/// Writes a patch into `into`, for a range that is to be `data` where the other end has pages with
+/// these digests. Returns its length, and how many of its bytes are new; None if it does not fit.
+pub fn make(data: &[u8], pages: &[u8], into: &mut [u8]) -> Option<(usize, usize)> {
+    let steps = steps(data, pages);
+    let body = into.get_mut(LENGTH..)?;
+    let mut used = 0;
+    for step in &steps {
+        let room = body.get_mut(used..used + STEP_MAX)?;
+        let numbers = (step.kept as u32, step.new.len() as u32);
+        used += postcard::to_slice(&numbers, room).ok()?.len();
+    }
+    let mut end = LENGTH + used;
+    into[..LENGTH].copy_from_slice(&(used as u32).to_le_bytes());
+    let mut new = 0;
+    for Step { new: range, .. } in steps {
+        let room = into.get_mut(end..end + range.len())?;
+        room.copy_from_slice(&data[range.clone()]);
+        (end, new) = (end + range.len(), new + range.len());
+    }
+    Some((end, new))
+}
+
+/// Changes `data`, whose first `existing` bytes are those of the receiver, into the range that the
+/// patch describes. Returns the parts that were written, in ascending order.
+///
+/// # Errors
+/// If the steps do not add up to `data`, keep bytes that do not exist, or write less than a byte.
+pub fn apply(patch: &[u8], data: &mut [u8], existing: usize) -> Result<Vec<Range<usize>>, BadPatch> {
+    let (length, rest) = patch.split_at_checked(LENGTH).ok_or(BadPatch)?;
+    let length = u32::from_le_bytes(std::array::from_fn(|n| length[n])) as usize;
+    let (mut steps, mut new) = rest.split_at_checked(length).ok_or(BadPatch)?;
+    let (mut at, mut written) = (0, Vec::new());
+    while !steps.is_empty() {
+        let ((kept, len), after): ((u32, u32), _) =
+            postcard::take_from_bytes(steps).map_err(|_| BadPatch)?;
+        let start = at + kept as usize;
+        // A step writes something, or it is the last one.
+        let is_step = len > 0 || after.is_empty() && kept > 0;
+        if !is_step || kept > 0 && start > existing {
+            return Err(BadPatch);
+        }
+        let (bytes, left) = new.split_at_checked(len as usize).ok_or(BadPatch)?;
+        let room = data.get_mut(start..start + bytes.len()).ok_or(BadPatch)?;
+        room.copy_from_slice(bytes);
+        if !bytes.is_empty() {
+            written.push(start..start + bytes.len());
+        }
+        (steps, new, at) = (after, left, start + bytes.len());
+    }
+    match at == data.len() && new.is_empty() {
+        true => Ok(written),
+        false => Err(BadPatch),
+    }
+}
+
+struct Step {
+    /// Bytes that stay.
+    kept: usize,
+    /// The part of the range that follows them and is new.
+    new: Range<usize>,
+}
+
+fn steps(data: &[u8], pages: &[u8]) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut kept = 0;
+    let mut digests = pages.chunks_exact(PAGE_DIGEST_LEN);
+    for (start, page) in (0..).step_by(PAGE).zip(data.chunks(PAGE)) {
+        let is_same = digests.next().is_some_and(|known| known == page_digest(page));
+        let end = start + page.len();
+        match steps.last_mut() {
+            _ if is_same => kept += page.len(),
+            Some(last) if kept == 0 => last.new.end = end,
+            _ => {
+                let new = start..end;
+                steps.push(Step { kept, new });
+                kept = 0;
+            }
+        }
+    }
+    if kept > 0 {
+        let new = data.len()..data.len();
+        steps.push(Step { kept, new });
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn patched(old: &[u8], new: &[u8]) -> Option<(Vec<u8>, usize, Vec<Range<usize>>)> {
+        let mut room = vec![0; new.len() + 4096];
+        let (len, fresh) = make(new, &page_digests(old), &mut room)?;
+        let mut data = old.to_vec();
+        data.resize(new.len(), 0xee);
+        let written = apply(&room[..len], &mut data, old.len().min(new.len())).unwrap();
+        Some((data, fresh, written))
+    }
+
+    #[test]
+    fn one_changed_page_is_one_new_page() {
+        let old: Vec<u8> = (0..64 * PAGE).map(|n| (n / 7) as u8).collect();
+        let mut new = old.clone();
+        new[5 * PAGE + 17] ^= 1;
+        let (made, fresh, written) = patched(&old, &new).unwrap();
+        assert!(made == new);
+        assert_eq!((fresh, written), (PAGE, vec![5 * PAGE..6 * PAGE]));
+        let mut room = vec![0; 4200];
+        let (len, _) = make(&new, &page_digests(&old), &mut room).unwrap();
+        assert!(len < PAGE + 16, "{len}");
+        assert_eq!(make(&new, &page_digests(&old), &mut room[..PAGE]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_exists_becomes_what_is_wanted(
+            old in proptest::collection::vec(0u8..3, 0..12),
+            new in proptest::collection::vec(0u8..3, 1..12),
+            (cut_old, cut_new) in (0usize..PAGE, 0usize..PAGE),
+        ) {
+            let pages = |kinds: &[u8], cut: usize| {
+                let mut bytes: Vec<u8> = kinds.iter().flat_map(|kind| vec![*kind; PAGE]).collect();
+                bytes.truncate(bytes.len().saturating_sub(cut));
+                bytes
+            };
+            let (old, new) = (pages(&old, cut_old), pages(&new, cut_new));
+            let (made, fresh, written) = patched(&old, &new).expect("there is room");
+            prop_assert!(made == new);
+            prop_assert_eq!(fresh, written.iter().map(Range::len).sum::<usize>());
+        }
+
+        #[test]
+        fn a_hostile_patch_is_refused_or_stays_within_the_range(
+            patch in proptest::collection::vec(any::<u8>(), 0..64),
+            steps in 0u32..80,
+            existing in 0usize..300,
+        ) {
+            let patch = [&steps.to_le_bytes()[..], &patch].concat();
+            let mut data = vec![0; 200];
+            if let Ok(written) = apply(&patch, &mut data, existing.min(200)) {
+                prop_assert!(written.iter().all(|part| part.end <= 200));
+            }
+        }
+    }
+
+    #[test]
+    fn steps_that_do_not_add_up_are_refused() {
+        let patch = |steps: &[(u32, u32)], new: usize| {
+            let body: Vec<u8> = steps
+                .iter()
+                .flat_map(|step| postcard::to_allocvec(step).unwrap())
+                .collect();
+            let length = (body.len() as u32).to_le_bytes();
+            [&length[..], &body, &vec![1; new]].concat()
+        };
+        let tried = |steps: &[(u32, u32)], new, existing| {
+            apply(&patch(steps, new), &mut [0; 100], existing).map(|_| ())
+        };
+        assert_eq!(tried(&[(50, 10), (40, 0)], 10, 100), Ok(()));
+        assert_eq!(tried(&[(0, 100)], 100, 0), Ok(()));
+        for (steps, new, existing) in [
+            (&[(50, 10), (40, 0)][..], 10, 99),
+            (&[(50, 10), (40, 0)], 11, 100),
+            (&[(50, 10), (40, 0)], 9, 100),
+            (&[(50, 10), (41, 0)], 10, 200),
+            (&[(50, 10)], 10, 100),
+            (&[(50, 0), (50, 0)], 0, 100),
+            (&[(0, 0)], 0, 100),
+            (&[(u32::MAX, u32::MAX)], 0, 100),
+            (&[], 0, 100),
+        ] {
+            assert_eq!(tried(steps, new, existing), Err(BadPatch), "{steps:?}");
+        }
+        assert_eq!(apply(&[], &mut [0; 100], 0), Err(BadPatch));
+        assert_eq!(apply(&[255; 4], &mut [0; 100], 0), Err(BadPatch));
+    }
+}

@@ -1,0 +1,114 @@
+//! The existing content that a new version of a file is compared with: rsync's "basis file".
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::readback::Readback;
+use super::{EntrySlot, existing};
+use crate::cache;
+
+/// Existing content, read by several threads.
+pub struct Basis {
+    content: BasisContent,
+    /// Bytes.
+    len: u64,
+    /// It is the file that is written, so what is the same is in its place.
+    is_target: bool,
+    /// Its pages do not stay in the page cache.
+    drops_pages: bool,
+}
+
+enum BasisContent {
+    File(File),
+    /// An earlier session wrote it, so it is read from the disk.
+    Written(Readback),
+}
+
+impl Basis {
+    /// The file that the new version replaces. None if there is none, or if it cannot be read.
+    pub(super) fn replaced(slot: &EntrySlot, drops_pages: bool) -> Option<Basis> {
+        if slot.fresh {
+            return None;
+        }
+        let opened = existing::open_checked(slot, |cause| slot.unreadable(cause));
+        // Without it, the file is sent whole.
+        let (file, stat) = opened.ok()??;
+        Some(Basis {
+            content: BasisContent::File(file),
+            len: stat.st_size as u64,
+            is_target: false,
+            drops_pages,
+        })
+    }
+
+    /// The file that is written, whose first `len` bytes are those of the old version.
+    pub(super) fn target(file: File, len: u64, drops_pages: bool) -> Basis {
+        Basis {
+            content: BasisContent::File(file),
+            len,
+            is_target: true,
+            drops_pages,
+        }
+    }
+
+    /// What an earlier session wrote of a file of `len` bytes.
+    pub(super) fn written(readback: Readback, len: u64) -> Basis {
+        Basis {
+            content: BasisContent::Written(readback),
+            len,
+            is_target: true,
+            // A readback never reads from the cache.
+            drops_pages: false,
+        }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True if what is the same as in the new version is in its place already.
+    pub fn is_target(&self) -> bool {
+        self.is_target
+    }
+
+    /// The file itself, to clone it.
+    pub(super) fn file(&self) -> Option<&File> {
+        match &self.content {
+            BasisContent::File(file) => Some(file),
+            BasisContent::Written(_) => None,
+        }
+    }
+
+    /// Reads the existing bytes from `offset` on. Returns how many of `into` there are: fewer at the
+    /// end of the old version.
+    ///
+    /// # Errors
+    /// If the disk does not give them.
+    pub fn read(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        let there = self.len.saturating_sub(offset).min(into.len() as u64) as usize;
+        let (into, range) = (&mut into[..there], offset..offset + there as u64);
+        match &self.content {
+            BasisContent::File(file) => {
+                // It may have become shorter, which is as if it differed.
+                file.read_exact_at(into, offset)?;
+                if self.drops_pages {
+                    cache::drop_read(file, range);
+                }
+            }
+            BasisContent::Written(readback) => {
+                if !readback.prepare(&range) {
+                    let what = "the disk has not taken all of it";
+                    return Err(io::Error::other(what));
+                }
+                readback.read(into, offset)?;
+            }
+        }
+        Ok(there)
+    }
+}

@@ -1,0 +1,252 @@
+//! Changed files: only the pages that differ travel, and the result is the new version.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::support::cut_short::{self, SLOW, kill_receiver};
+use crate::support::disk::Mounted;
+use crate::support::loops::Loop;
+use crate::support::procs::until;
+use crate::support::*;
+
+const SIZE: usize = 12 * MIB;
+
+ways! { push, pull, between =>
+    only_the_pages_that_differ_travel,
+}
+
+ways! { local_push, local_pull, local_between, here =>
+    every_kind_of_change_arrives,
+    in_place_only_the_pages_that_differ_are_written,
+}
+
+ways! { local_push, local_pull =>
+    a_device_gets_what_differs,
+    on_a_file_system_that_clones_the_rest_is_shared,
+    an_interrupted_copy_compares_the_rest,
+    an_old_version_that_changes_during_the_copy_makes_no_wrong_file,
+    a_file_that_is_new_throughout_is_soon_sent_without_comparing,
+}
+
+ways! { local_push =>
+    no_key_or_option_that_forbids_it_compares,
+}
+
+/// Summary and codec, so that bytes on the wire can be told; and a comparison in local copies too.
+const FLAGS: [&str; 4] = ["--summary", "--compress", "none", "--no-whole-file"];
+
+/// A file at both ends, of which some pages differ.
+fn changed_pages(case: &Case, pages: &[usize]) {
+    let mut content = noise(1, SIZE);
+    case.dst.file("b", &content);
+    for page in pages {
+        content[page * 4096 + 7] ^= 1;
+    }
+    case.src.file("a", &content);
+}
+
+#[track_caller]
+fn copied(case: &Case, flags: &[&str]) -> usize {
+    let done = case.copy(&[&FLAGS[..], flags].concat(), "a", "b");
+    done.succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["b"]);
+    done.wire_bytes()
+}
+
+fn only_the_pages_that_differ_travel(case: &Case) {
+    changed_pages(case, &[0, 1, 700, 2000, SIZE / 4096 - 1]);
+    let done = case.copy(&[&FLAGS[..], &["--json"]].concat(), "a", "b");
+    let told = done.succeeds().stdout_text();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    let number = |name: &str| -> usize {
+        let (_, rest) = told.split_once(&format!("\"{name}\":")).expect(name);
+        let digits = rest.split(|byte: char| !byte.is_ascii_digit()).next();
+        digits.and_then(|digits| digits.parse().ok()).expect(name)
+    };
+    let there = SIZE - 5 * 4096;
+    assert_eq!(number("already_bytes"), there, "{told}");
+    assert_eq!(number("verified_bytes"), there, "{told}");
+    assert!(number("wire_bytes") < 5 * 4096 + 4000, "{told}");
+    // A second run finds everything.
+    let wire = copied(case, &[]);
+    assert!(wire < 2000, "{wire} bytes on the wire");
+}
+
+fn every_kind_of_change_arrives(case: &Case) {
+    let old = noise(1, SIZE);
+    let half = SIZE / 2;
+    let changed = |start: usize, with: &[u8]| {
+        let mut new = old.clone();
+        new[start..start + with.len()].copy_from_slice(with);
+        new
+    };
+    let news: [(&str, Vec<u8>, usize); 9] = [
+        ("nothing", old.clone(), 3000),
+        ("one byte", changed(half, b"x"), 8000),
+        ("appended", [&old[..], &noise(2, 5000)].concat(), 12_000),
+        ("one byte more", [&old[..], b"x"].concat(), 8000),
+        ("one byte less", old[..SIZE - 1].to_vec(), 8000),
+        ("half of it", old[..half].to_vec(), 3000),
+        ("zeros in it", changed(half - 100, &vec![0; 3 * MIB]), MIB + 12_000),
+        ("all zeros", vec![0; SIZE], 3000),
+        ("much of a chunk", changed(MIB, &noise(3, MIB - 4096)), MIB + 8000),
+    ];
+    for flags in [&[][..], &["--inplace"], &["--live"], &["--compress", "zstd:3"]] {
+        for (what, new, most) in &news {
+            case.dst.file("b", &old);
+            case.src.file("a", new);
+            let wire = copied(case, flags);
+            assert!(wire < *most, "{what} {flags:?}: {wire} bytes on the wire");
+        }
+    }
+    // An old version that is empty or short, and a new one with holes.
+    for short in [0, 1, 4095, 5000, 300_000] {
+        case.dst.file("b", &old[..short]);
+        case.src.file("a", &old);
+        copied(case, &[]);
+    }
+    let sparse = File::create(case.src.path("a")).expect("make it");
+    sparse.set_len(SIZE as u64).expect("set its length");
+    sparse.write_all_at(&old[..MIB], half as u64).expect("write");
+    for flags in [&[][..], &["--inplace"]] {
+        case.dst.file("b", &old);
+        let wire = copied(case, flags);
+        assert!(wire < MIB + 5000, "{wire} bytes on the wire");
+        let used = case.dst.meta("b").blocks() * 512;
+        assert!(used < 4 * MIB as u64, "{flags:?}: {used} bytes are used");
+    }
+}
+
+fn in_place_only_the_pages_that_differ_are_written(case: &Case) {
+    changed_pages(case, &[3, 4, 900]);
+    let before = case.dst.meta("b").ino();
+    let wire = copied(case, &["--inplace"]);
+    assert!(wire < 3 * 4096 + 4000, "{wire} bytes on the wire");
+    assert_eq!(case.dst.meta("b").ino(), before);
+}
+
+fn a_device_gets_what_differs(case: &Case) {
+    let mut content = noise(1, SIZE);
+    let Some(device) = Loop::new(&case.scratch, "disk.img", &content) else {
+        return;
+    };
+    content[5 * MIB] ^= 1;
+    content[9 * MIB..9 * MIB + 8192].fill(0);
+    case.src.file("a", &content);
+    let to = case.to(device.path.as_os_str());
+    let done = case.fastcp().args(FLAGS).arg(case.src("a")).arg(to).run();
+    done.succeeds();
+    assert!(device.content() == content);
+    assert!(done.wire_bytes() < 3 * 4096 + 4000, "{done}");
+    // A source that is shorter leaves the rest of the device as it is.
+    case.src.file("a", noise(2, MIB + 100));
+    let to = case.to(device.path.as_os_str());
+    let done = case.fastcp().args(FLAGS).arg(case.src("a")).arg(to).run();
+    done.succeeds();
+    content[..MIB + 100].copy_from_slice(&noise(2, MIB + 100));
+    assert!(device.content() == content);
+}
+
+fn on_a_file_system_that_clones_the_rest_is_shared(case: &Case) {
+    let Some(_mounted) = Mounted::cloning(case, &case.dst.0) else {
+        return skip("a file system that clones files");
+    };
+    changed_pages(case, &[3, 900]);
+    let used = || {
+        let found = rustix::fs::statvfs(&case.dst.0).expect("its size");
+        (found.f_blocks - found.f_bfree) * found.f_frsize
+    };
+    // Another name for the old version keeps its blocks.
+    case.dst.hard_link("old", "b");
+    rustix::fs::sync();
+    let before = used();
+    let done = case.copy(&FLAGS, "a", "b");
+    done.succeeds();
+    rustix::fs::sync();
+    let more = used().saturating_sub(before);
+    assert!(more < 4 * MIB as u64, "{more} bytes more are used");
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert!(fs::read(case.dst.path("old")).expect("read") == noise(1, SIZE));
+    // Longer, shorter, and with holes that the old version has not.
+    for new in [
+        [&noise(1, SIZE)[..], &noise(2, 5000)].concat(),
+        noise(1, 5 * MIB),
+        [&noise(1, MIB)[..], &vec![0; 3 * MIB], &noise(4, MIB)].concat(),
+    ] {
+        case.src.file("a", &new);
+        case.copy(&FLAGS, "a", "b").succeeds();
+        assert!(fs::read(case.dst.path("b")).expect("read") == new);
+    }
+    fs::remove_file(case.dst.path("old")).expect("remove it");
+}
+
+fn an_interrupted_copy_compares_the_rest(case: &Case) {
+    // The first half is new, the second half has one page in four that differs.
+    let mut content = noise(1, 2 * SIZE);
+    case.dst.file("b", &content);
+    content[..SIZE].copy_from_slice(&noise(2, SIZE));
+    for page in (SIZE / 4096..2 * SIZE / 4096).step_by(4) {
+        content[page * 4096] ^= 1;
+    }
+    case.src.file("a", &content);
+    cut_short::aged();
+    for flags in [&[][..], &["--inplace"]] {
+        let old = [&noise(1, 2 * SIZE)[..]].concat();
+        case.dst.file("b", &old);
+        let flags = [flags, &["--no-whole-file"]].concat();
+        let run = case.copying(&[&SLOW[..], &flags].concat(), "a", "b").start();
+        until("a third is there", || {
+            let journal = case.dst.journals().pop()?;
+            cut_short::has_third(&journal).then_some(())
+        });
+        kill_receiver(case, run);
+        let wire = copied(case, &flags);
+        // A quarter of the second half, and what was missing of the first.
+        assert!(wire < SIZE, "{flags:?}: {wire} bytes on the wire");
+    }
+}
+
+fn an_old_version_that_changes_during_the_copy_makes_no_wrong_file(case: &Case) {
+    let pages: Vec<usize> = (0..SIZE / 4096).step_by(97).collect();
+    changed_pages(case, &pages);
+    let old = case.dst.path("b");
+    let run = case.copying(&[&SLOW[..], &["--no-whole-file"]].concat(), "a", "b");
+    let run = run.start();
+    let file = File::options().write(true).open(&old).expect("open it");
+    let inode = case.dst.meta("b").ino();
+    let mut n = 0;
+    while case.dst.has("b") && case.dst.meta("b").ino() == inode && n < 4000 {
+        let at = (n * 7919) % (SIZE - 4096);
+        file.write_all_at(&noise(n as u64, 4096), at as u64).expect("write");
+        n += 1;
+    }
+    drop(file);
+    let done = run.wait();
+    match done.code {
+        Some(0) => assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing),
+        // It was open for writing when the copy looked.
+        _ => {
+            done.says("is open for writing");
+            case.remember();
+        }
+    }
+}
+
+fn a_file_that_is_new_throughout_is_soon_sent_without_comparing(case: &Case) {
+    case.dst.file("b", noise(1, 40 * MIB));
+    case.src.file("a", noise(2, 40 * MIB));
+    let wire = copied(case, &["--memory", "16Mi"]);
+    let over = wire.saturating_sub(40 * MIB);
+    // The summary tells three digits.
+    assert!(over < 150_000, "{over} bytes more than the file");
+}
+
+fn no_key_or_option_that_forbids_it_compares(case: &Case) {
+    changed_pages(case, &[700]);
+    let wire = copied(case, &["--whole-file"]);
+    assert!(wire > SIZE, "{wire} bytes on the wire");
+    changed_pages(case, &[700]);
+    let wire = copied(case, &["--no-whole-file", "-W"]);
+    assert!(wire > SIZE, "{wire} bytes on the wire");
+}
