@@ -72,7 +72,11 @@ pub fn make(data: &[u8], pages: &[u8], into: &mut [u8]) -> Option<(usize, usize)
 ///
 /// # Errors
 /// If the steps do not add up to `data`, keep bytes that do not exist, or write less than a byte.
-pub fn apply(patch: &[u8], data: &mut [u8], existing: usize) -> Result<Vec<Range<usize>>, BadPatch> {
+pub fn apply(
+    patch: &[u8],
+    data: &mut [u8],
+    existing: usize,
+) -> Result<Vec<Range<usize>>, BadPatch> {
     let (length, rest) = patch.split_at_checked(LENGTH).ok_or(BadPatch)?;
     let length = u32::from_le_bytes(std::array::from_fn(|n| length[n])) as usize;
     let (mut steps, mut new) = rest.split_at_checked(length).ok_or(BadPatch)?;
@@ -112,7 +116,9 @@ fn steps(data: &[u8], pages: &[u8]) -> Vec<Step> {
     let mut kept = 0;
     let mut digests = pages.chunks_exact(PAGE_DIGEST_LEN);
     for (start, page) in (0..).step_by(PAGE).zip(data.chunks(PAGE)) {
-        let is_same = digests.next().is_some_and(|known| known == page_digest(page));
+        let is_same = digests
+            .next()
+            .is_some_and(|known| known == page_digest(page));
         let end = start + page.len();
         match steps.last_mut() {
             _ if is_same => kept += page.len(),

@@ -100,7 +100,8 @@ impl Decoder {
         if codec != Codec::None {
             let room = &mut self.spare.room()[..most];
             let found = self.contexts.decode(codec, buffer.data(), room);
-            self.spare.set_len(found.ok_or(DecodeError::Garbage(codec))?);
+            self.spare
+                .set_len(found.ok_or(DecodeError::Garbage(codec))?);
             buffer.swap(&mut self.spare);
         }
         Ok(Chunk { place, buffer })

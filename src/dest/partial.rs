@@ -7,10 +7,10 @@ mod holes;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -213,7 +213,9 @@ impl Partial {
                     return Ok(None);
                 };
                 let cloned = is_new.then(|| clone_into(&temporary.file, &old, size));
-                let cloned = cloned.transpose().map_err(|cause| self.write_error(cause))?;
+                let cloned = cloned
+                    .transpose()
+                    .map_err(|cause| self.write_error(cause))?;
                 match cloned.flatten() {
                     Some(file) => Some(Basis::target(file, old.len().min(size), drops_pages)),
                     None => Some(old),
@@ -421,7 +423,9 @@ impl Partial {
 /// the file system cannot clone, which leaves `file` as it was.
 fn clone_into(file: &File, old: &Basis, size: u64) -> io::Result<Option<File>> {
     let handle = file.try_clone()?;
-    let is_clone = old.file().is_some_and(|old| ioctl_ficlone(file, old).is_ok());
+    let is_clone = old
+        .file()
+        .is_some_and(|old| ioctl_ficlone(file, old).is_ok());
     if is_clone {
         file.set_len(size)?;
     }

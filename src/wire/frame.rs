@@ -250,17 +250,11 @@ impl FrameHeader {
             let raw_len = self.raw_len;
             return Err(BadFrame::RawLength { kind, raw_len });
         }
-        let grain = match kind {
-            // A chunk of a pipe may begin where the producer paused. Offsets in files are checked
-            // where the file is known.
-            Range | Zeros => 1,
-            _ => limits.chunk_size,
-        };
-        let fits = if of_entry {
-            self.offset.is_multiple_of(grain.into())
-                && self.offset.checked_add(u64::from(self.raw_len)).is_some()
-        } else {
-            self.offset == 0
+        // Offsets in files are checked where the file is known.
+        let end = self.offset.checked_add(u64::from(self.raw_len));
+        let fits = match kind {
+            Pack => self.offset == 0,
+            Range | Digest | Patch | Zeros => end.is_some(),
         };
         if fits {
             Ok(())

@@ -63,7 +63,10 @@ impl Files {
         if !file.begin_close() {
             return;
         }
-        if file.partial_file().is_some_and(|state| state.basis.is_some()) {
+        if file
+            .partial_file()
+            .is_some_and(|state| state.basis.is_some())
+        {
             // Reported before the copy may be complete.
             self.entries.report.checked(0, 1);
         }

@@ -66,7 +66,9 @@ impl Files {
 
     /// The chunks of a new version that begin within the old one.
     pub(super) fn compared(&self, basis: &Basis, entry: &Entry) -> Vec<ByteRange> {
-        let end = basis.len().next_multiple_of(self.context().chunk_size as u64);
+        let end = basis
+            .len()
+            .next_multiple_of(self.context().chunk_size as u64);
         vec![span(0..end.min(entry.size))]
     }
 

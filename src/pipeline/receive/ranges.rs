@@ -235,7 +235,9 @@ impl RangeWriter {
         };
         let len = place.raw_len as usize;
         // What cannot be read is sent.
-        let existing = basis.read(&mut buffer.room()[..len], place.offset).unwrap_or(0);
+        let existing = basis
+            .read(&mut buffer.room()[..len], place.offset)
+            .unwrap_or(0);
         buffer.set_len(existing);
         place.kind = ChunkKind::Range;
         let chunk = Chunk { place, buffer };
@@ -275,10 +277,11 @@ impl RangeWriter {
 
     /// Asks for a chunk whose digest differs from that of the existing bytes.
     fn differs(&self, chunk: u64, pages: Vec<u8>) {
-        self.context().say(match self.context().patches && !pages.is_empty() {
-            true => Message::Differs(DifferingChunk { chunk, pages }),
-            false => Message::Nack(vec![chunk]),
-        });
+        self.context()
+            .say(match self.context().patches && !pages.is_empty() {
+                true => Message::Differs(DifferingChunk { chunk, pages }),
+                false => Message::Nack(vec![chunk]),
+            });
     }
 
     /// Makes a range from existing bytes and a patch, writes and acknowledges it.

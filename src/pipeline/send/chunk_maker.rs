@@ -12,7 +12,7 @@ use super::scheduler::Scheduler;
 use super::worker::SendWorker;
 use crate::algorithms::{Codec, Method};
 use crate::chunk::split::FilePiece;
-use crate::chunk::{patch, Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk};
+use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, patch};
 use crate::digest::Digest;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::context::Context;

@@ -11,7 +11,10 @@ use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
 use super::name_questions::NameQuestions;
-use super::plan::{Comparison, FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
+use super::plan::{
+    COMPARED_PIECE, Comparison, FileReading, PackMember, Plan, PlannedContent, RootDigest,
+    SendFile, SendPipe,
+};
 use super::report::SendReport;
 use super::scheduler::{
     Discarded, EntryAtClose, LeftFile, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
@@ -282,6 +285,10 @@ impl SendControl {
         }
         let ranges = have.len() + compare.len();
         let compare = whole(&mut compare.iter(), chunk_size)?;
+        let piece = match self.context.patches {
+            true => COMPARED_PIECE.clamp(grain, chunk_size),
+            false => chunk_size,
+        };
         // What differs from this receiver's version is for this receiver alone.
         let is_compared = !compare.is_empty();
         if let (Some(share), true) = (&self.share, is_compared) {
@@ -291,7 +298,7 @@ impl SendControl {
         let cut = Cut::skipping(size, chunk_size, grain, &had);
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
-            comparison: Comparison::of(compare, chunk_size),
+            comparison: Comparison::of(compare, piece),
             alone: AtomicBool::new(is_compared),
             ranges,
             digest: tree.map_or(RootDigest::Unneeded, |tree| {

@@ -45,52 +45,69 @@ pub struct SendFile {
     pub interest: Option<Interest>,
 }
 
-/// The chunks of a file whose digests are sent first, because the receiver may have them.
+/// The parts of a file whose digests are sent first, because the receiver may have them.
 #[derive(Default)]
 pub struct Comparison {
     /// Bytes, in whole chunks.
     ranges: RangeSet,
-    chunk_size: u64,
-    /// Chunks in a row of which the receiver had nothing.
+    /// Bytes of a piece that is compared; a power of two up to a chunk.
+    piece: u64,
+    /// Pieces in a row of which the receiver had nothing.
     misses: AtomicU32,
 }
 
-/// After so many misses in a row, only one chunk in so many is compared. Content that was changed
+/// Bytes of a piece that is compared, if both ends know patches. If one of a hundred pages of 8 KiB
+/// has changed, a quarter of such pieces differ, and three quarters of the pieces of 1 MiB would.
+/// What differs is read and hashed once more at each end.
+pub const COMPARED_PIECE: u64 = 256 << 10;
+
+/// After so many misses in a row, only one piece in so many is compared. Content that was changed
 /// throughout or moved would otherwise be read once more at each end, for nothing.
 const MISSES: u32 = 16;
 
 impl Comparison {
-    /// `ranges` are whole chunks.
-    pub fn of(ranges: RangeSet, chunk_size: u64) -> Comparison {
+    /// `ranges` are whole chunks, which are compared in pieces of `piece` bytes.
+    pub fn of(ranges: RangeSet, piece: u64) -> Comparison {
         Comparison {
             ranges,
-            chunk_size,
+            piece,
             misses: AtomicU32::new(0),
         }
     }
 
-    /// True if no chunk is compared.
+    /// True if nothing is compared.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The receiver had some of a chunk.
+    /// The receiver had some of a piece.
     pub fn hit(&self) {
         self.misses.store(0, Relaxed);
     }
 
-    /// The receiver had nothing of a chunk that is worth a patch.
+    /// The receiver had nothing of a piece, or too little for a patch.
     pub fn missed(&self) {
         self.misses.fetch_add(1, Relaxed);
+    }
+
+    /// The most bytes of the next piece: a piece that will not be compared may be a whole chunk.
+    pub fn piece_max(&self) -> u64 {
+        match self.is_useful() {
+            true => self.piece,
+            false => u64::MAX,
+        }
+    }
+
+    fn is_useful(&self) -> bool {
+        self.misses.load(Relaxed) < MISSES
     }
 
     /// True if the digest of this piece, the chunk with this number, is sent first.
     fn takes(&self, piece: &FilePiece, chunk: u64) -> bool {
         let end = piece.offset + u64::from(piece.len);
-        let is_chunk = !self.is_empty() && piece.offset.is_multiple_of(self.chunk_size);
-        let is_useful =
-            self.misses.load(Relaxed) < MISSES || chunk.is_multiple_of(MISSES.into());
-        is_chunk && is_useful && self.ranges.contains_all(piece.offset..end)
+        let is_piece = !self.is_empty() && piece.offset.is_multiple_of(self.piece);
+        let is_useful = self.is_useful() || chunk.is_multiple_of(MISSES.into());
+        is_piece && is_useful && self.ranges.contains_all(piece.offset..end)
     }
 }
 

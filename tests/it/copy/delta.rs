@@ -88,11 +88,24 @@ fn every_kind_of_change_arrives(case: &Case) {
         ("one byte more", [&old[..], b"x"].concat(), 8000),
         ("one byte less", old[..SIZE - 1].to_vec(), 8000),
         ("half of it", old[..half].to_vec(), 3000),
-        ("zeros in it", changed(half - 100, &vec![0; 3 * MIB]), MIB + 12_000),
+        (
+            "zeros in it",
+            changed(half - 100, &vec![0; 3 * MIB]),
+            MIB + 12_000,
+        ),
         ("all zeros", vec![0; SIZE], 3000),
-        ("much of a chunk", changed(MIB, &noise(3, MIB - 4096)), MIB + 8000),
+        (
+            "much of a chunk",
+            changed(MIB, &noise(3, MIB - 4096)),
+            MIB + 8000,
+        ),
     ];
-    for flags in [&[][..], &["--inplace"], &["--live"], &["--compress", "zstd:3"]] {
+    for flags in [
+        &[][..],
+        &["--inplace"],
+        &["--live"],
+        &["--compress", "zstd:3"],
+    ] {
         for (what, new, most) in &news {
             case.dst.file("b", &old);
             case.src.file("a", new);
@@ -108,7 +121,9 @@ fn every_kind_of_change_arrives(case: &Case) {
     }
     let sparse = File::create(case.src.path("a")).expect("make it");
     sparse.set_len(SIZE as u64).expect("set its length");
-    sparse.write_all_at(&old[..MIB], half as u64).expect("write");
+    sparse
+        .write_all_at(&old[..MIB], half as u64)
+        .expect("write");
     for flags in [&[][..], &["--inplace"]] {
         case.dst.file("b", &old);
         let wire = copied(case, flags);
@@ -195,7 +210,9 @@ fn an_interrupted_copy_compares_the_rest(case: &Case) {
         let old = [&noise(1, 2 * SIZE)[..]].concat();
         case.dst.file("b", &old);
         let flags = [flags, &["--no-whole-file"]].concat();
-        let run = case.copying(&[&SLOW[..], &flags].concat(), "a", "b").start();
+        let run = case
+            .copying(&[&SLOW[..], &flags].concat(), "a", "b")
+            .start();
         until("a third is there", || {
             let journal = case.dst.journals().pop()?;
             cut_short::has_third(&journal).then_some(())
@@ -218,7 +235,8 @@ fn an_old_version_that_changes_during_the_copy_makes_no_wrong_file(case: &Case) 
     let mut n = 0;
     while case.dst.has("b") && case.dst.meta("b").ino() == inode && n < 4000 {
         let at = (n * 7919) % (SIZE - 4096);
-        file.write_all_at(&noise(n as u64, 4096), at as u64).expect("write");
+        file.write_all_at(&noise(n as u64, 4096), at as u64)
+            .expect("write");
         n += 1;
     }
     drop(file);

@@ -12,6 +12,7 @@ mod memory;
 mod mirror;
 mod names;
 mod neighbours;
+mod patches;
 mod pipes;
 mod receiver;
 mod secret;

@@ -43,6 +43,8 @@ struct InFlight {
     /// How often it was sent again because its connection was slow.
     repeated: u8,
     was_taken: bool,
+    /// Only its digest was sent.
+    is_offer: bool,
 }
 
 #[derive(Default)]
@@ -56,6 +58,8 @@ pub(super) struct ChunksInFlight {
     max: Option<usize>,
     /// Members of the packs in flight.
     members: usize,
+    /// Chunks of which only the digest was sent.
+    offers: usize,
     next_number: u64,
 }
 
@@ -67,7 +71,9 @@ impl ChunksInFlight {
 
     /// True if another chunk may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.chunks.len() < self.max.unwrap_or(UNACKED_AT_FIRST)
+        // A digest carries no data, so the link does not limit how many are on it.
+        self.chunks.len() - self.offers < self.max.unwrap_or(UNACKED_AT_FIRST)
+            && self.chunks.len() < UNACKED_MAX
             && self.members < UNACKED_MEMBERS_MAX
     }
 
@@ -109,7 +115,9 @@ impl ChunksInFlight {
             connection: None,
             repeated: 0,
             was_taken: false,
+            is_offer: plan.is_offer(),
         };
+        self.offers += usize::from(in_flight.is_offer);
         self.chunks.insert(chunk, in_flight);
         plan
     }
@@ -120,8 +128,9 @@ impl ChunksInFlight {
         let (&chunk, _) = self.chunks.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
-        let plan = self.chunks.remove(&chunk)?.plan;
+        let InFlight { plan, is_offer, .. } = self.chunks.remove(&chunk)?;
         self.members -= plan.what.members().count();
+        self.offers -= usize::from(is_offer);
         Some(plan)
     }
 
@@ -212,6 +221,7 @@ impl ChunksInFlight {
         let was_offer = in_flight.plan.refused();
         // What the receiver gets next of it is not what it got before.
         in_flight.was_taken &= !was_offer;
+        self.offers -= usize::from(std::mem::take(&mut in_flight.is_offer));
         self.again.insert(chunk, in_flight.plan.clone());
     }
 
@@ -222,6 +232,7 @@ impl ChunksInFlight {
             && in_flight.plan.differs(differing)?
         {
             (in_flight.connection, in_flight.was_taken) = (None, false);
+            self.offers -= usize::from(std::mem::take(&mut in_flight.is_offer));
             self.again.insert(chunk, in_flight.plan.clone());
         }
         Ok(())
@@ -232,11 +243,13 @@ impl ChunksInFlight {
         self.again.retain(|_, plan| !plan.is_of(entry));
         self.chunks
             .retain(|_, in_flight| !in_flight.plan.is_of(entry));
+        self.offers = self.chunks.values().filter(|it| it.is_offer).count();
     }
 
     /// Removes and returns all plans, which may hold files open.
     pub(super) fn take_all(&mut self) -> Vec<Arc<Plan>> {
         let again = std::mem::take(&mut self.again).into_values();
+        self.offers = 0;
         let chunks = std::mem::take(&mut self.chunks).into_values();
         again.chain(chunks.map(|it| it.plan)).collect()
     }

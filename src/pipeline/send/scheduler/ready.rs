@@ -206,7 +206,8 @@ impl ReadyChunks {
         let most = match file.may_be_cut_finer() {
             true if terms.is_last => gradual(self.begun).min(guided(cut.rest(), self.connections)),
             true => gradual(self.begun),
-            false => u64::MAX,
+            false if file.comparison.is_empty() => u64::MAX,
+            false => file.comparison.piece_max(),
         };
         let chunk_size = cut.chunk_size();
         let may_be_large =

@@ -1,0 +1,239 @@
+//! Patches and the digests of pages: from a sender that lies, and from a receiver that does.
+
+use fastcp::chunk::ChunkKind;
+use fastcp::chunk::patch::{PAGE, make, page_digests};
+use fastcp::digest::of_range;
+use fastcp::wire::message::{Ack, DifferingChunk, Message, NumberRanges, Want, WantKind};
+
+use super::{known, pull_case};
+use crate::support::fake_server::{FakeServer, pull, push};
+use crate::support::peer::*;
+use crate::support::*;
+
+const SIZE: usize = 2 * MIB;
+
+fn old() -> Vec<u8> {
+    noise(1, SIZE)
+}
+
+/// The old version with one changed page in each chunk.
+fn new() -> Vec<u8> {
+    let mut new = old();
+    new[5 * PAGE] ^= 1;
+    new[MIB + 7 * PAGE] ^= 1;
+    new
+}
+
+/// A pull of a file whose old version is there, up to the request.
+fn pulled(
+    case: &Case,
+    flags: &[&str],
+    script: impl FnOnce(&mut FakeServer, Vec<Want>) + Send,
+) -> run::Done {
+    case.dst.file("f", old());
+    known(case, &old());
+    known(case, &new());
+    let flags = [&["--streams", "2"], flags].concat();
+    pull(case, &flags, "/x/f", |mut server| {
+        server.begin(root(1, "f", false));
+        server.entries(vec![file(1, 0, "f", SIZE as u64)]);
+        let Some(Message::Want(wants)) = server
+            .control
+            .hear_until(|message| matches!(message, Message::Want(_)))
+        else {
+            panic!("nothing was wanted");
+        };
+        script(&mut server, wants);
+        server.finish();
+    })
+}
+
+/// The digest of a chunk, then a patch of it.
+fn digest_and_patch(server: &mut FakeServer, chunk: usize, patch: &[u8]) {
+    let data = &new()[chunk * MIB..][..MIB];
+    let digest = of_range(data, (chunk * MIB) as u64, false);
+    let mut place = server.keys.place(1, (chunk * MIB) as u64, MIB);
+    place.kind = ChunkKind::Digest;
+    let frame = server.keys.frame(place, digest, &[]);
+    server.send(0, &frame);
+    let differs = |message: &Message| matches!(message, Message::Differs(_));
+    let Some(Message::Differs(differing)) = server.control.hear_until(differs) else {
+        panic!("it differs");
+    };
+    assert_eq!(differing.chunk, place.chunk);
+    assert_eq!(differing.pages, page_digests(&old()[chunk * MIB..][..MIB]));
+    place.kind = ChunkKind::Patch;
+    let frame = server.keys.frame(place, digest, patch);
+    server.send(1, &frame);
+    if patch != right(chunk) {
+        // No sign of damage, but all of the chunk is needed now.
+        let nack = |message: &Message| *message == Message::Nack(vec![place.chunk]);
+        assert!(server.control.hear_until(nack).is_some(), "asked again");
+        place.kind = ChunkKind::Range;
+        let frame = server.keys.frame(place, digest, data);
+        server.send(1, &frame);
+    }
+}
+
+fn right(chunk: usize) -> Vec<u8> {
+    let (old, new) = (old(), new());
+    let range = chunk * MIB..(chunk + 1) * MIB;
+    let mut patch = vec![0; MIB];
+    let pages = page_digests(&old[range.clone()]);
+    let (len, fresh) = make(&new[range], &pages, &mut patch).expect("it is short");
+    assert_eq!(fresh, PAGE);
+    patch.truncate(len);
+    patch
+}
+
+#[test]
+fn whatever_a_patch_says_the_file_is_right() {
+    let right = right(1);
+    let bent = |at: usize| {
+        let mut bent = right.clone();
+        bent[at] ^= 0x55;
+        bent
+    };
+    let patches = [
+        right.clone(),
+        vec![0],
+        vec![0xff; 5000],
+        right[..right.len() - 1].to_vec(),
+        [&right[..], &[0]].concat(),
+        bent(0),
+        bent(4),
+        bent(right.len() - 1),
+    ];
+    for flags in [&[][..], &["--inplace"]] {
+        for patch in &patches {
+            pull_case(|case| {
+                let done = pulled(case, flags, |server, wants| {
+                    assert_eq!(wants[0].kind, WantKind::Compare(vec![span(0, SIZE as u64)]));
+                    digest_and_patch(server, 0, &self::right(0));
+                    digest_and_patch(server, 1, patch);
+                    server.end(1, SIZE as u64, Some(blake3::hash(&new()).into()));
+                    server.all_sent(1);
+                });
+                done.succeeds();
+                assert!(case.dst.read("f") == new());
+            });
+        }
+    }
+}
+
+/// A patch or a digest is for a file that is compared.
+#[test]
+fn a_patch_that_was_not_requested_ends_the_copy() {
+    for kind in [ChunkKind::Patch, ChunkKind::Digest] {
+        pull_case(|case| {
+            let done = pulled(case, &["-W"], |server, wants| {
+                assert_eq!(wants[0].kind, WantKind::Fresh);
+                let mut place = server.keys.place(1, 0, MIB);
+                place.kind = kind;
+                let body = match kind {
+                    ChunkKind::Patch => right(0),
+                    _ => Vec::new(),
+                };
+                let frame = server.keys.frame(place, [7; 32], &body);
+                server.send(0, &frame);
+            });
+            held_out(&done).exits(13);
+            assert!(case.dst.read("f") == old());
+        });
+    }
+}
+
+/// Pushes a file of two chunks, which the fake receiver has in another version.
+fn pushed(case: &Case, kind: &WantKind, script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {
+    let flags = ["--streams", "2", "--compress", "none"];
+    push(case, &flags, &case.src.path("big"), |mut server| {
+        server.listen();
+        server.hear_roots();
+        server.landed_as(vec![b"there".to_vec()]);
+        let entries = |message: &Message| matches!(message, Message::Entries(_));
+        server.control.hear_until(entries);
+        let kind = kind.clone();
+        server.say(Message::Want(vec![Want { entry: 1, kind }]));
+        script(&mut server);
+        server.finish();
+    })
+}
+
+#[test]
+fn pages_of_a_chunk_that_was_not_offered_end_the_copy() {
+    let whole = vec![span(0, SIZE as u64)];
+    let compare = WantKind::Compare(whole);
+    let differs = |chunk, bytes| {
+        Message::Differs(DifferingChunk {
+            chunk,
+            pages: vec![0; bytes],
+        })
+    };
+    // A piece of 256 KiB has 64 pages.
+    for (kind, said) in [
+        (&WantKind::Fresh, differs(0, 4)),
+        (&compare, differs(0, 64 * 4 + 4)),
+        (&compare, differs(0, 5)),
+    ] {
+        Case::run(Way::LocalPush, |case| {
+            case.src.file("big", new());
+            let done = pushed(case, kind, |server| {
+                let frames = server.frames();
+                let first = frames.recv_timeout(std::time::Duration::from_secs(20));
+                assert_eq!(first.expect("a frame").chunk, 0);
+                server.say(said.clone());
+            });
+            held_out(&done).exits(13).says("an invalid message");
+        });
+    }
+}
+
+/// The answer may come twice, and a refusal afterwards.
+#[test]
+fn a_patch_is_sent_once_and_then_all_bytes() {
+    Case::run(Way::LocalPush, |case| {
+        case.src.file("big", new());
+        let compare = WantKind::Compare(vec![span(0, SIZE as u64)]);
+        let done = pushed(case, &compare, |server| {
+            let frames = server.frames();
+            let next = || {
+                let frame = frames.recv_timeout(std::time::Duration::from_secs(20));
+                frame.expect("another frame")
+            };
+            let mut pieces: Vec<_> = (0..8).map(|_| next()).collect();
+            pieces.sort_by_key(|piece| piece.offset);
+            assert!(
+                pieces
+                    .iter()
+                    .all(|it| it.kind == ChunkKind::Digest && it.raw_len == 256 << 10)
+            );
+            let first = pieces[0].chunk;
+            let pages = page_digests(&old()[..256 << 10]);
+            for _ in 0..2 {
+                let pages = pages.clone();
+                server.say(Message::Differs(DifferingChunk {
+                    chunk: first,
+                    pages,
+                }));
+            }
+            let patch = next();
+            assert_eq!((patch.kind, patch.chunk), (ChunkKind::Patch, first));
+            assert!((patch.wire_len as usize) < PAGE + 200, "{patch:?}");
+            server.say(Message::Nack(vec![first]));
+            let whole = next();
+            assert_eq!((whole.kind, whole.chunk), (ChunkKind::Range, first));
+            // Pages of a chunk that nothing is known of any more are ignored.
+            server.say(Message::Differs(DifferingChunk { chunk: 999, pages }));
+            let ack = Ack {
+                chunks: std::iter::once(span(0, 8)).collect(),
+                entries: std::iter::once(span(1, 2)).collect(),
+                failed: NumberRanges::default(),
+            };
+            server.say(Message::Ack(ack));
+            let sent = |message: &Message| matches!(message, Message::AllSent(_));
+            server.control.hear_until(sent);
+            server.say(Message::Done(()));
+        });
+        done.succeeds();
+    });
+}
