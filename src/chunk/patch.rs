@@ -59,7 +59,7 @@ pub fn make(data: &[u8], pages: &[u8], into: &mut [u8]) -> Option<(usize, usize)
     let mut end = LENGTH + used;
     into[..LENGTH].copy_from_slice(&(used as u32).to_le_bytes());
     let mut new = 0;
-    for Step { new: range, .. } in steps {
+    for PatchStep { new: range, .. } in steps {
         let room = into.get_mut(end..end + range.len())?;
         room.copy_from_slice(&data[range.clone()]);
         (end, new) = (end + range.len(), new + range.len());
@@ -104,15 +104,15 @@ pub fn apply(
     }
 }
 
-struct Step {
+struct PatchStep {
     /// Bytes that stay.
     kept: usize,
     /// The part of the range that follows them and is new.
     new: Range<usize>,
 }
 
-fn steps(data: &[u8], pages: &[u8]) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn steps(data: &[u8], pages: &[u8]) -> Vec<PatchStep> {
+    let mut steps: Vec<PatchStep> = Vec::new();
     let mut kept = 0;
     let mut digests = pages.chunks_exact(PAGE_DIGEST_LEN);
     for (start, page) in (0..).step_by(PAGE).zip(data.chunks(PAGE)) {
@@ -125,14 +125,14 @@ fn steps(data: &[u8], pages: &[u8]) -> Vec<Step> {
             Some(last) if kept == 0 => last.new.end = end,
             _ => {
                 let new = start..end;
-                steps.push(Step { kept, new });
+                steps.push(PatchStep { kept, new });
                 kept = 0;
             }
         }
     }
     if kept > 0 {
         let new = data.len()..data.len();
-        steps.push(Step { kept, new });
+        steps.push(PatchStep { kept, new });
     }
     steps
 }

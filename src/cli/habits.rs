@@ -144,6 +144,7 @@ const HABITS: &[(&[&str], &str)] = &[
         "write --bwlimit RATE, such as 40M",
     ),
     (&["--contimeout"], "write --timeout TIME"),
+    (&["--block-size"], "fastcp compares pages of 4 KiB"),
 ];
 
 /// The error for an unknown option, with a hint if one is known. None for any other error.

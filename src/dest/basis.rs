@@ -21,8 +21,8 @@ pub struct Basis {
 
 enum BasisContent {
     File(File),
-    /// An earlier session wrote it, so it is read from the disk.
-    Written(Readback),
+    /// What is the same is not written again, so it must be on the disk.
+    OnDisk(Readback),
 }
 
 impl Basis {
@@ -42,8 +42,9 @@ impl Basis {
         })
     }
 
-    /// The file that is written, whose first `len` bytes are those of the old version.
-    pub(super) fn target(file: File, len: u64, drops_pages: bool) -> Basis {
+    /// The file that is written, into which `len` bytes of the old version were cloned. A clone has
+    /// only bytes that are on the disk.
+    pub(super) fn cloned(file: File, len: u64, drops_pages: bool) -> Basis {
         Basis {
             content: BasisContent::File(file),
             len,
@@ -52,10 +53,11 @@ impl Basis {
         }
     }
 
-    /// What an earlier session wrote of a file of `len` bytes.
-    pub(super) fn written(readback: Readback, len: u64) -> Basis {
+    /// The file or device that is written. Its first `len` bytes are those of the old version, or
+    /// some of them were written by an earlier session.
+    pub(super) fn target(readback: Readback, len: u64) -> Basis {
         Basis {
-            content: BasisContent::Written(readback),
+            content: BasisContent::OnDisk(readback),
             len,
             is_target: true,
             // A readback never reads from the cache.
@@ -81,7 +83,7 @@ impl Basis {
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
             BasisContent::File(file) => Some(file),
-            BasisContent::Written(_) => None,
+            BasisContent::OnDisk(_) => None,
         }
     }
 
@@ -101,7 +103,7 @@ impl Basis {
                     cache::drop_read(file, range);
                 }
             }
-            BasisContent::Written(readback) => {
+            BasisContent::OnDisk(readback) => {
                 if !readback.prepare(&range) {
                     let what = "the disk has not taken all of it";
                     return Err(io::Error::other(what));

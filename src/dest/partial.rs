@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -217,17 +216,17 @@ impl Partial {
                     .transpose()
                     .map_err(|cause| self.write_error(cause))?;
                 match cloned.flatten() {
-                    Some(file) => Some(Basis::target(file, old.len().min(size), drops_pages)),
+                    Some(file) => Some(Basis::cloned(file, old.len().min(size), drops_pages)),
                     None => Some(old),
                 }
             }
             PartialTarget::InPlace(target) => {
-                let file = reopened(&target.file).ok();
-                file.map(|file| Basis::target(file, target.old_len.min(size), drops_pages))
+                let readback = self.readback().ok();
+                readback.map(|readback| Basis::target(readback, target.old_len.min(size)))
             }
-            PartialTarget::Device(device) => {
-                let file = File::open(device.slot.path()).ok();
-                file.map(|file| Basis::target(file, size, drops_pages))
+            PartialTarget::Device(_) => {
+                let readback = self.readback().ok();
+                readback.map(|readback| Basis::target(readback, size))
             }
         };
         self.dirty |= basis.as_ref().is_some_and(Basis::is_target);
@@ -238,7 +237,7 @@ impl Partial {
     /// be read.
     pub fn written_basis(&self) -> Option<Basis> {
         let readback = self.readback().ok()?;
-        Some(Basis::written(readback, self.entry.size))
+        Some(Basis::target(readback, self.entry.size))
     }
 
     /// Opens the file or device once more, to read the bytes that are on the disk.
@@ -430,11 +429,6 @@ fn clone_into(file: &File, old: &Basis, size: u64) -> io::Result<Option<File>> {
         file.set_len(size)?;
     }
     Ok(is_clone.then_some(handle))
-}
-
-/// Opens `file` a second time, for reading.
-fn reopened(file: &File) -> io::Result<File> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Status of the existing entry; an error if it may not be replaced or written.

@@ -137,7 +137,9 @@ impl Receiver {
         };
         let raw_len = match encoded.place.kind {
             ChunkKind::Zeros | ChunkKind::Digest => 0,
-            _ => u64::from(encoded.place.raw_len),
+            // The rest of its range is not in the frame.
+            ChunkKind::Patch => wire_len as u64,
+            ChunkKind::Range | ChunkKind::Pack => u64::from(encoded.place.raw_len),
         };
         let progress = &self.context.progress;
         progress.add_frame(codec, raw_len, wire_len as u64);

@@ -61,9 +61,15 @@ impl Sent for Sender {
         self.chunks
             .encoder_control
             .taken(u64::from(raw), wire, self.frames.len());
+        let content = match header.kind {
+            ChunkKind::Digest => 0,
+            // The rest of its range is not in the frame.
+            ChunkKind::Patch => wire,
+            ChunkKind::Range | ChunkKind::Pack | ChunkKind::Zeros => u64::from(header.raw_len),
+        };
         self.context
             .progress
-            .add_frame(header.codec.number(), u64::from(header.raw_len), wire);
+            .add_frame(header.codec.number(), content, wire);
         if taken == Taken::Again {
             self.context.progress.add_sent_again(wire);
         }

@@ -42,7 +42,7 @@ enum RangeOutcome {
 }
 
 /// The result of a comparison with a digest.
-enum Compared {
+enum Comparison {
     /// The piece is in its place.
     Same,
     /// With the short digests of the existing pages.
@@ -201,14 +201,14 @@ impl RangeWriter {
             return;
         };
         let compared = self.compare(encoded, &file);
-        if !matches!(compared, Ok(Compared::Same)) {
+        if !matches!(compared, Ok(Comparison::Same)) {
             // The piece was claimed above, so `release` cannot fail.
             let _ = file.claims.lock().release(place.offset);
         }
         match compared {
-            Ok(Compared::Same) => {}
-            Ok(Compared::Differs(pages)) => return self.differs(place.chunk, pages),
-            Ok(Compared::Late) => return,
+            Ok(Comparison::Same) => {}
+            Ok(Comparison::Differs(pages)) => return self.differs(place.chunk, pages),
+            Ok(Comparison::Late) => return,
             Err(error) => return self.files.fail(&file, error),
         }
         let len = u64::from(place.raw_len);
@@ -220,7 +220,7 @@ impl RangeWriter {
 
     /// Reads the existing bytes of a claimed piece. If they match the digest, they are in their place
     /// afterwards.
-    fn compare(&self, encoded: EncodedChunk, file: &OpenFile) -> Result<Compared> {
+    fn compare(&self, encoded: EncodedChunk, file: &OpenFile) -> Result<Comparison> {
         let EncodedChunk {
             mut place,
             digest,
@@ -228,10 +228,10 @@ impl RangeWriter {
             ..
         } = encoded;
         let Some(basis) = self.basis(file, place, &buffer) else {
-            return Ok(Compared::Late);
+            return Ok(Comparison::Late);
         };
         let Some(partial) = file.partial() else {
-            return Ok(Compared::Late);
+            return Ok(Comparison::Late);
         };
         let len = place.raw_len as usize;
         // What cannot be read is sent.
@@ -250,10 +250,10 @@ impl RangeWriter {
                     true => existing,
                     false => existing / PAGE * PAGE,
                 };
-                return Ok(Compared::Differs(page_digests(&buffer.data()[..whole])));
+                return Ok(Comparison::Differs(page_digests(&buffer.data()[..whole])));
             }
         }
-        Ok(Compared::Same)
+        Ok(Comparison::Same)
     }
 
     /// The existing content that a claimed piece is compared with. Without it, the sender has broken

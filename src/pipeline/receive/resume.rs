@@ -21,7 +21,7 @@ use super::recorded::{
 };
 use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Partial, UnchangedFile};
+use crate::dest::{Basis, Partial, UnchangedFile};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, UnfinishedFile, identity_of};
@@ -308,7 +308,7 @@ impl Resume {
         journal: &Journal,
         begun: UnfinishedFile,
         file: IncomingFile,
-        partial: Partial,
+        mut partial: Partial,
     ) -> Result<Want> {
         let entry = partial.entry().clone();
         let young = self.entries().is_young(&entry);
@@ -319,10 +319,21 @@ impl Resume {
             ranges.add(&chunk);
             ControlFlow::Continue(())
         });
-        let basis = partial.written_basis();
-        let spans = ranges.whole_chunks(chunk_size);
-        let spans = spans.filter(|_| basis.is_some());
-        let spans = spans.take(RANGES_MAX).map(span).collect();
+        let target = self.files.basis(&mut partial, false)?;
+        let (basis, spans) = match target.filter(Basis::is_target) {
+            // All of the file or device may be the same, not only what was written.
+            Some(basis) => {
+                let spans = self.files.compared(&basis, &entry);
+                (Some(basis), spans)
+            }
+            None => {
+                let basis = partial.written_basis();
+                let spans = ranges.whole_chunks(chunk_size);
+                let spans = spans.filter(|_| basis.is_some());
+                let spans = spans.take(RANGES_MAX).map(span).collect();
+                (basis, spans)
+            }
+        };
         let IncomingFile {
             slot, listed, path, ..
         } = file;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::cache::{CacheKey, CacheShare};
 use super::name_questions::NameQuestions;
 use super::plan::{
-    COMPARED_PIECE, Comparison, FileReading, PackMember, Plan, PlannedContent, RootDigest,
+    COMPARED_PIECE, ComparedRanges, FileReading, PackMember, Plan, PlannedContent, RootDigest,
     SendFile, SendPipe,
 };
 use super::report::SendReport;
@@ -298,7 +298,7 @@ impl SendControl {
         let cut = Cut::skipping(size, chunk_size, grain, &had);
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
-            comparison: Comparison::of(compare, piece),
+            comparison: ComparedRanges::of(compare, piece),
             alone: AtomicBool::new(is_compared),
             ranges,
             digest: tree.map_or(RootDigest::Unneeded, |tree| {

@@ -27,7 +27,7 @@ pub struct SendFile {
     pub found: FoundFile,
     pub source: SourceFile,
     pub cut: OrderedMutex<Cut, { place::FILE_CUT }>,
-    pub comparison: Comparison,
+    pub comparison: ComparedRanges,
     /// How many ranges the receiver named.
     pub ranges: usize,
     pub digest: RootDigest,
@@ -47,7 +47,7 @@ pub struct SendFile {
 
 /// The parts of a file whose digests are sent first, because the receiver may have them.
 #[derive(Default)]
-pub struct Comparison {
+pub struct ComparedRanges {
     /// Bytes, in whole chunks.
     ranges: RangeSet,
     /// Bytes of a piece that is compared; a power of two up to a chunk.
@@ -65,10 +65,10 @@ pub const COMPARED_PIECE: u64 = 256 << 10;
 /// throughout or moved would otherwise be read once more at each end, for nothing.
 const MISSES: u32 = 16;
 
-impl Comparison {
+impl ComparedRanges {
     /// `ranges` are whole chunks, which are compared in pieces of `piece` bytes.
-    pub fn of(ranges: RangeSet, piece: u64) -> Comparison {
-        Comparison {
+    pub fn of(ranges: RangeSet, piece: u64) -> ComparedRanges {
+        ComparedRanges {
             ranges,
             piece,
             misses: AtomicU32::new(0),
@@ -351,7 +351,7 @@ impl SendFile {
         };
         SendFile {
             cut: OrderedMutex::new(cut),
-            comparison: Comparison::default(),
+            comparison: ComparedRanges::default(),
             ranges: 0,
             digest: RootDigest::Unneeded,
             coverage: Coverage::new(had),
