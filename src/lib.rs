@@ -102,6 +102,13 @@
 //! Small files are not announced. They travel in packs, which contain their entries
 //! (`pipeline::receive::packs`). If an earlier run may have finished some, the sender asks first.
 //!
+//! If a big file replaces another one, the receiver asks for a comparison with the old version (a
+//! [`Basis`](dest::Basis), rows 18 and 22). The file is then cut into pieces of 256 KiB, and row 38
+//! seals only the digest of row 33. The receiver reads the same range of the old version. If its
+//! digest is the same, the piece is done; otherwise it sends the short digests of its
+//! [pages](chunk::patch), and rows 26 to 52 bring a patch with the pages that differ. Row 53
+//! verifies the whole range.
+//!
 //! A pipe (stdin, a command, a FIFO) is planned while it is read: [`pipeline::send::pipe`] reads it
 //! in order. The sender keeps each of its frames until the receiver acknowledges it. If the destination is a
 //! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of
@@ -181,7 +188,8 @@
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
 //!   sums wait for `Landed`.
-//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Missing` (existing
+//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (the pages that
+//!   it has of a chunk whose digest it got), `Missing` (existing
 //!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
 //!   entry failed).
 //! - With `-a` and the like, the client sends `Archive` after the secret. If the destination exists,
@@ -212,6 +220,7 @@
 //! | source, destination | where the data comes from, where it goes: file system, pipe or device |
 //! | chunk | the unit that is read, encoded, sent, verified, written and retried |
 //! | piece, pack | a chunk that is a range of one file; a chunk of small files |
+//! | basis, page, patch | the old version of a file; 4 KiB of it; the pages of a piece that differ |
 //! | plan | a chunk that is to be read and sent |
 //! | codec, encode, decode | compression, including none |
 //! | seal, open | authenticated encryption of a chunk, and its reverse |

@@ -134,7 +134,8 @@ impl Both {
             chunk_size: CHUNK_SIZE,
             grain: CHUNK_SIZE as u64,
             peer_repairs: true,
-            patches: !options.whole_file,
+            // Reading the old version costs as much here as writing the new one.
+            patches: options.compares == Some(true),
             pool: Pool::new(budget.slots, CHUNK_SIZE),
             control: control.clone(),
             tell: client.tell(),

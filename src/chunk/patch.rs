@@ -71,7 +71,8 @@ pub fn make(data: &[u8], pages: &[u8], into: &mut [u8]) -> Option<(usize, usize)
 /// patch describes. Returns the parts that were written, in ascending order.
 ///
 /// # Errors
-/// If the steps do not add up to `data`, keep bytes that do not exist, or write less than a byte.
+/// If the steps do not add up to `data`, do not end at pages, or keep bytes that do not exist. With
+/// shorter steps, a sender could try out single bytes of the existing file.
 pub fn apply(
     patch: &[u8],
     data: &mut [u8],
@@ -85,8 +86,10 @@ pub fn apply(
         let ((kept, len), after): ((u32, u32), _) =
             postcard::take_from_bytes(steps).map_err(|_| BadPatch)?;
         let start = at + kept as usize;
-        // A step writes something, or it is the last one.
+        // A step has new pages, or it is the last one.
         let is_step = len > 0 || after.is_empty() && kept > 0;
+        let is_page = |end: usize| end.is_multiple_of(PAGE) || end == data.len();
+        let is_step = is_step && is_page(start) && is_page(start.saturating_add(len as usize));
         if !is_step || kept > 0 && start > existing {
             return Err(BadPatch);
         }
@@ -159,7 +162,9 @@ mod tests {
         new[5 * PAGE + 17] ^= 1;
         let (made, fresh, written) = patched(&old, &new).unwrap();
         assert!(made == new);
-        assert_eq!((fresh, written), (PAGE, vec![5 * PAGE..6 * PAGE]));
+        assert_eq!(fresh, PAGE);
+        assert_eq!(written.len(), 1);
+        assert_eq!(written[0], 5 * PAGE..6 * PAGE);
         let mut room = vec![0; 4200];
         let (len, _) = make(&new, &page_digests(&old), &mut room).unwrap();
         assert!(len < PAGE + 16, "{len}");
@@ -200,6 +205,7 @@ mod tests {
 
     #[test]
     fn steps_that_do_not_add_up_are_refused() {
+        const P: u32 = PAGE as u32;
         let patch = |steps: &[(u32, u32)], new: usize| {
             let body: Vec<u8> = steps
                 .iter()
@@ -209,20 +215,25 @@ mod tests {
             [&length[..], &body, &vec![1; new]].concat()
         };
         let tried = |steps: &[(u32, u32)], new, existing| {
-            apply(&patch(steps, new), &mut [0; 100], existing).map(|_| ())
+            let mut data = vec![0; 3 * PAGE + 100];
+            apply(&patch(steps, new), &mut data, existing).map(|_| ())
         };
-        assert_eq!(tried(&[(50, 10), (40, 0)], 10, 100), Ok(()));
-        assert_eq!(tried(&[(0, 100)], 100, 0), Ok(()));
+        let all = 3 * PAGE + 100;
+        assert_eq!(tried(&[(P, P), (P + 100, 0)], PAGE, all), Ok(()));
+        assert_eq!(tried(&[(0, all as u32)], all, 0), Ok(()));
         for (steps, new, existing) in [
-            (&[(50, 10), (40, 0)][..], 10, 99),
-            (&[(50, 10), (40, 0)], 11, 100),
-            (&[(50, 10), (40, 0)], 9, 100),
-            (&[(50, 10), (41, 0)], 10, 200),
-            (&[(50, 10)], 10, 100),
-            (&[(50, 0), (50, 0)], 0, 100),
-            (&[(0, 0)], 0, 100),
-            (&[(u32::MAX, u32::MAX)], 0, 100),
-            (&[], 0, 100),
+            (&[(P, P), (P + 100, 0)][..], PAGE, all - 1),
+            (&[(P, P), (P + 100, 0)], PAGE + 1, all),
+            (&[(P, P), (P + 100, 0)], PAGE - 1, all),
+            (&[(P, P), (P + 101, 0)], PAGE, all + 1),
+            (&[(P, P)], PAGE, all),
+            (&[(P, 0), (2 * P + 100, 0)], 0, all),
+            // Not at pages.
+            (&[(P + 1, P - 1), (P + 100, 0)], PAGE - 1, all),
+            (&[(P, 1), (2 * P + 99, 0)], 1, all),
+            (&[(0, 0)], 0, all),
+            (&[(u32::MAX, u32::MAX)], 0, all),
+            (&[], 0, all),
         ] {
             assert_eq!(tried(steps, new, existing), Err(BadPatch), "{steps:?}");
         }

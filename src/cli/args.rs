@@ -109,9 +109,9 @@ pub(super) struct Args {
     pub inplace: bool,
     /// Send changed files whole, without comparing them
     #[arg(short = 'W', long, overrides_with = "no_whole_file", help_heading = COPYING)]
-    pub whole_file: bool,
+    whole_file: bool,
     #[arg(long, hide = true, overrides_with = "whole_file")]
-    pub no_whole_file: bool,
+    no_whole_file: bool,
     /// Replace files and write devices that are in use
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
@@ -348,6 +348,17 @@ pub(super) struct Ignored {
     sftp_server: Option<OsString>,
     #[arg(short = 'X', hide = true)]
     sftp_options: Vec<OsString>,
+}
+
+impl Args {
+    /// Whether existing files are compared, if the user has said so.
+    pub(super) fn compares(&self) -> Option<bool> {
+        match (self.whole_file, self.no_whole_file) {
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
+        }
+    }
 }
 
 impl Ignored {

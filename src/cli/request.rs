@@ -39,9 +39,7 @@ pub(super) fn request(
     let (keep, update) = kept(&args, &sources);
     let recursive = args.recursive || args.keep.archive;
     let lists = args.verbose > 0 || args.json;
-    // On one machine, reading the old version costs as much as writing the new one.
-    let is_local = dest.host.is_none() && sources.iter().all(|source| source.host.is_none());
-    let whole_file = args.whole_file || is_local && !args.no_whole_file;
+    let compares = args.compares();
     let mirror = args
         .mirror
         .mirror(&sources, &dest, recursive, args.one_file_system, lists)?;
@@ -74,7 +72,7 @@ pub(super) fn request(
             nice: args.nice,
             drop_cache: args.drop_cache,
             polite: args.polite,
-            whole_file,
+            compares,
             mkpath: args.mkpath,
             keep,
             update,

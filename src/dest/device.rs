@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::readback::Readback;
 use super::{CANNOT_SYNC, EntrySlot, ExistingEntry, Rules};
 use crate::device::{BlockDevice, DeviceUse};
 use crate::digest;
@@ -73,6 +74,11 @@ impl Device {
         }
         let slot = slot.clone();
         Ok(Device { slot, device })
+    }
+
+    /// Opens the device once more, to read it.
+    pub(super) fn readback(&self) -> std::io::Result<Readback> {
+        Readback::of(self.device.file())
     }
 
     /// Writes `data` at `offset`.

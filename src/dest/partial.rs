@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -244,7 +245,7 @@ impl Partial {
     pub fn readback(&self) -> io::Result<Readback> {
         match self.medium() {
             DestMedium::File(file) => Readback::of(file),
-            DestMedium::Device(device) => Readback::of_device(&device.slot.path()),
+            DestMedium::Device(device) => device.readback(),
         }
     }
 
@@ -418,17 +419,30 @@ impl Partial {
     }
 }
 
-/// Makes `file` a clone of the old version, with `size` bytes. Returns another handle to it. None if
-/// the file system cannot clone, which leaves `file` as it was.
+/// Makes `file`, which has `size` bytes of zeros, a clone of the old version with that size. Returns
+/// another handle to it, for reading. None if the file system cannot clone; `file` is then as it
+/// was.
 fn clone_into(file: &File, old: &Basis, size: u64) -> io::Result<Option<File>> {
-    let handle = file.try_clone()?;
-    let is_clone = old
-        .file()
-        .is_some_and(|old| ioctl_ficlone(file, old).is_ok());
-    if is_clone {
-        file.set_len(size)?;
+    let cloned = match old.file() {
+        Some(old) => ioctl_ficlone(file, old),
+        None => return Ok(None),
+    };
+    match cloned {
+        Ok(()) => {
+            file.set_len(size)?;
+            // A second handle for writing would hold the lock, and would count as a writer after the
+            // rename.
+            if let Ok(handle) = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
+                return Ok(Some(handle));
+            }
+        }
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => return Ok(None),
+        // It may have failed half-way.
+        Err(_) => {}
     }
-    Ok(is_clone.then_some(handle))
+    file.set_len(0)?;
+    file.set_len(size)?;
+    Ok(None)
 }
 
 /// Status of the existing entry; an error if it may not be replaced or written.

@@ -6,7 +6,6 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 
 use rustix::fs::{SeekFrom, Stat, seek};
 use rustix::io::Errno;
@@ -27,7 +26,7 @@ pub struct Readback {
 }
 
 impl Readback {
-    /// Opens `file` a second time.
+    /// Opens a file or device a second time.
     pub(super) fn of(file: &File) -> io::Result<Readback> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         match File::open(path) {
@@ -38,10 +37,6 @@ impl Readback {
             }
             Err(cause) => Err(cause),
         }
-    }
-
-    pub(super) fn of_device(path: &Path) -> io::Result<Readback> {
-        Ok(Readback::new(File::open(path)?, true))
     }
 
     /// Opens the regular file in `slot`. None if its status is not `expected`.

@@ -153,6 +153,10 @@ impl BlockDevice {
         Ok(seek(&self.file, SeekFrom::End(0))?)
     }
 
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

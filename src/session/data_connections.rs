@@ -56,11 +56,15 @@ impl Sent for Sender {
             return false;
         }
         let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
-        let is_content = matches!(header.kind, ChunkKind::Range | ChunkKind::Pack);
-        let raw = if is_content { header.raw_len } else { 0 };
-        self.chunks
-            .encoder_control
-            .taken(u64::from(raw), wire, self.frames.len());
+        // A digest says nothing about how well content shrinks.
+        let (raw, framed) = match header.kind {
+            ChunkKind::Range | ChunkKind::Pack => (u64::from(header.raw_len), wire),
+            ChunkKind::Patch => (wire, wire),
+            ChunkKind::Zeros => (0, wire),
+            ChunkKind::Digest => (0, 0),
+        };
+        let waiting = self.frames.len();
+        self.chunks.encoder_control.taken(raw, framed, waiting);
         let content = match header.kind {
             ChunkKind::Digest => 0,
             // The rest of its range is not in the frame.

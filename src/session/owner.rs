@@ -24,7 +24,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         trust_partial: request.trust_partial,
         allow_empty: request.takes_empty(),
         polite: request.options.polite,
-        whole_file: request.options.whole_file,
+        compares: request.options.compares_remotely(),
         mkpath: request.options.mkpath,
         selects: request.selects_there(),
         archives: request.archives(),

@@ -182,7 +182,7 @@ async fn copy<R: AsyncRead + Unpin>(
     permit.check(&open)?;
     permit.bound(&mut open)?;
     open.options.polite = client.polite;
-    open.options.whole_file = client.whole_file;
+    open.options.compares = Some(client.compares);
     open.options.mkpath = client.mkpath;
     if open.options.nice {
         host::be_nice();
@@ -379,7 +379,7 @@ impl<'a> ServerCopy<'a> {
             chunk_size,
             grain: host::hello().grain(self.client, self.open.chunk_size),
             peer_repairs: self.client.tells(),
-            patches: self.client.can_patch() && !self.open.options.whole_file,
+            patches: self.client.can_patch() && self.open.options.compares_remotely(),
             pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
             tell: tell(),

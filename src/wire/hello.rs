@@ -80,9 +80,10 @@ pub struct Hello {
     /// Sent by a client: `--polite`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub polite: bool,
-    /// Sent by a client: `--whole-file`.
+    /// Sent by a client: existing files are compared if the ends can do that, so without
+    /// `--whole-file`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whole_file: bool,
+    pub compares: bool,
     /// Sent by a client: `--mkpath`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mkpath: bool,
@@ -170,7 +171,7 @@ impl Hello {
             trust_partial: false,
             allow_empty: false,
             polite: false,
-            whole_file: false,
+            compares: false,
             mkpath: false,
             selects: false,
             archives: false,

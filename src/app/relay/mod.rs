@@ -118,7 +118,7 @@ async fn log_in(
     };
     let of_receiver = Hello {
         polite: request.options.polite,
-        whole_file: request.options.whole_file,
+        compares: request.options.compares_remotely(),
         selects: request.selects_there(),
         archives: request.archives(),
         ..told(&to.hello)

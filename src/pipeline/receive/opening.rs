@@ -8,6 +8,7 @@ use super::files::Files;
 use super::jobs::{Job, Restart};
 use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile};
 use super::restored::{Restored, span};
+use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::claims::Claims;
 use crate::dest::{Basis, OrderedSink, Partial, SinkSpec};
 use crate::digest::Digest;
@@ -58,7 +59,10 @@ impl Files {
     /// write must not learn whether a guess about it is right. `is_new`: nothing of the new version
     /// was written yet.
     pub(super) fn basis(&self, partial: &mut Partial, is_new: bool) -> Result<Option<Basis>> {
-        match self.context().patches && !self.entries.rules.blind {
+        let rules = &self.entries.rules;
+        let may_look = !rules.blind && !rules.no_clobber;
+        let is_big = partial.entry().size > SMALL_FILE_MAX;
+        match self.context().patches && may_look && is_big {
             true => partial.basis(is_new),
             false => Ok(None),
         }

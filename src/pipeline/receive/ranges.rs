@@ -55,8 +55,11 @@ enum Comparison {
 enum Patched {
     /// `new`: how many of its bytes were sent.
     Written { new: u64 },
-    /// It does not make the range.
+    /// It does not make the range: another program may have changed the existing bytes since, or a
+    /// page seemed unchanged.
     Differs,
+    /// It does not decode.
+    Damaged,
     /// Its file has failed in the meantime, or the copy ends.
     Late,
 }
@@ -106,9 +109,7 @@ impl RangeWriter {
         }
         let written = self.write_piece(encoded, &file, worker);
         if !matches!(written, Ok(RangeOutcome::Written)) {
-            // The piece was claimed above, so `release` cannot fail. It comes before the request
-            // for a retransmission, because a copy that arrives during the claim is dropped.
-            let _ = file.claims.lock().release(place.offset);
+            self.release(&file, place);
         }
         match written {
             Ok(RangeOutcome::Written) => {}
@@ -166,6 +167,17 @@ impl RangeWriter {
         None
     }
 
+    /// Gives a claimed piece back. This comes before the request for a retransmission, because a copy
+    /// that arrives during the claim is dropped.
+    fn release(&self, file: &Arc<OpenFile>, place: ChunkPlace) {
+        // The piece was claimed, so this cannot fail.
+        let _ = file.claims.lock().release(place.offset);
+        // With `--live`, the file may have ended before this piece in the meantime.
+        if file.is_complete() {
+            self.files.close_later(file.clone());
+        }
+    }
+
     /// Records and then acknowledges a claimed piece that is in place.
     fn piece_done(&self, file: &Arc<OpenFile>, place: ChunkPlace, digest: Option<Digest>) {
         if let (Some(journal), Some(number)) = (self.files.entries.journal(), file.number()) {
@@ -202,8 +214,7 @@ impl RangeWriter {
         };
         let compared = self.compare(encoded, &file);
         if !matches!(compared, Ok(Comparison::Same)) {
-            // The piece was claimed above, so `release` cannot fail.
-            let _ = file.claims.lock().release(place.offset);
+            self.release(&file, place);
         }
         match compared {
             Ok(Comparison::Same) => {}
@@ -245,8 +256,10 @@ impl RangeWriter {
             Ok(_) if basis.is_target() => {}
             Ok(verified) => partial.write(&verified)?,
             Err(buffer) => {
-                // A page that the old version ends in is not the same as in a longer version.
-                let whole = match existing == len {
+                // A short page counts only if both versions end in it. Otherwise a sender could
+                // choose of how few bytes it gets the digest, and guess them.
+                let is_end = place.offset + existing as u64 == basis.len();
+                let whole = match existing == len && is_end {
                     true => existing,
                     false => existing / PAGE * PAGE,
                 };
@@ -277,11 +290,12 @@ impl RangeWriter {
 
     /// Asks for a chunk whose digest differs from that of the existing bytes.
     fn differs(&self, chunk: u64, pages: Vec<u8>) {
-        self.context()
-            .say(match self.context().patches && !pages.is_empty() {
-                true => Message::Differs(DifferingChunk { chunk, pages }),
-                false => Message::Nack(vec![chunk]),
-            });
+        // A key that may only write must not learn what is there.
+        let may_tell = self.context().patches && !self.files.entries.rules.blind;
+        self.context().say(match may_tell && !pages.is_empty() {
+            true => Message::Differs(DifferingChunk { chunk, pages }),
+            false => Message::Nack(vec![chunk]),
+        });
     }
 
     /// Makes a range from existing bytes and a patch, writes and acknowledges it.
@@ -292,14 +306,12 @@ impl RangeWriter {
         };
         let written = self.write_patched(encoded, &file, worker);
         if !matches!(written, Ok(Patched::Written { .. })) {
-            // The piece was claimed above, so `release` cannot fail.
-            let _ = file.claims.lock().release(place.offset);
+            self.release(&file, place);
         }
         let new = match written {
             Ok(Patched::Written { new }) => new,
-            // Another program may have changed the existing bytes since, or a page seemed unchanged.
-            // So this is no sign of damage.
-            Ok(Patched::Differs) => return self.context().say(Message::Nack(vec![place.chunk])),
+            Ok(Patched::Differs) => return self.files.entries.report.patch_failed(place.chunk),
+            Ok(Patched::Damaged) => return self.files.entries.report.damaged(place.chunk),
             Ok(Patched::Late) => return,
             Err(error) => return self.files.fail(&file, error),
         };
@@ -324,7 +336,7 @@ impl RangeWriter {
             return Ok(Patched::Late);
         };
         let Some((patch, Chunk { mut buffer, .. })) = worker.decode_patch(encoded) else {
-            return Ok(Patched::Differs);
+            return Ok(Patched::Damaged);
         };
         let len = place.raw_len as usize;
         let room = &mut buffer.room()[..len];

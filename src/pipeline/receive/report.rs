@@ -19,11 +19,15 @@ use crate::wire::message::Message;
 /// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
 const DAMAGED_MAX: usize = 1024;
 
+/// Number of patches that may not fit before the copy fails.
+const PATCHES_FAILED_MAX: u64 = 4096;
+
 pub struct Report {
     pub context: Arc<Context>,
     pub acks: Acks,
     /// How many times each chunk arrived damaged.
     damaged: Mutex<HashMap<u64, u8>>,
+    patches_failed: AtomicU64,
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
     has_failed_to_write: AtomicBool,
@@ -35,6 +39,7 @@ impl Report {
             context,
             acks: Acks::default(),
             damaged: Mutex::default(),
+            patches_failed: AtomicU64::new(0),
             untold: AtomicU64::new(0),
             has_failed_to_write: AtomicBool::new(false),
         }
@@ -51,6 +56,20 @@ impl Report {
     pub fn damaged(&self, chunk: u64) {
         if self.count_damage(chunk) > NACKS_MAX {
             return self.context.shutdown.end(damaged_too_often(Side::Dest));
+        }
+        self.context.say(Message::Nack(vec![chunk]));
+    }
+
+    /// Asks for all of a chunk whose patch did not fit the existing bytes. Ends the copy if that
+    /// happens too often: a sender that tries patches could find out what the bytes are.
+    pub fn patch_failed(&self, chunk: u64) {
+        if self.patches_failed.fetch_add(1, Relaxed) >= PATCHES_FAILED_MAX {
+            let message = "existing files at the destination keep changing while they are compared; \
+                           stop what changes them, or copy with --whole-file";
+            return self
+                .context
+                .shutdown
+                .end(Error::new(Kind::Changed, Side::Dest, message));
         }
         self.context.say(Message::Nack(vec![chunk]));
     }

@@ -366,8 +366,8 @@ impl SendFile {
         }
     }
 
-    /// True if it may be cut into pieces smaller than a chunk: its chunks are neither compared
-    /// with the receiver's nor shared with other senders.
+    /// True if it may be cut into pieces of any size: it is neither compared with the receiver's file
+    /// nor shared with other senders.
     pub fn may_be_cut_finer(&self) -> bool {
         self.comparison.is_empty() && self.interest.is_none()
     }
@@ -522,8 +522,9 @@ impl Plan {
         }
     }
 
-    /// The receiver has another version of the chunk, with these pages. Returns false if nothing is
-    /// to be sent because of this: it was said before, or all bytes are sent.
+    /// The receiver has another version of the chunk, with these pages. Returns false if nothing has
+    /// to be sent because of this. A second answer to a digest that was sent twice brings all bytes,
+    /// since the receiver drops a patch that arrives while it compares.
     ///
     /// # Errors
     /// If no digest was sent, or they are no pages of the chunk.
@@ -534,8 +535,12 @@ impl Plan {
         if self.is_compared.get() != Some(&true) || !differing.fits(piece.len) {
             return Err(NotOffered);
         }
-        self.take_offer();
-        Ok(!self.refused.load(Relaxed) && self.pages.set(differing.pages).is_ok())
+        let was_offer = self.take_offer();
+        let is_news = !self.refused.load(Relaxed) && self.pages.set(differing.pages).is_ok();
+        if !is_news {
+            self.refused.store(true, Relaxed);
+        }
+        Ok(is_news || was_offer)
     }
 
     /// All bytes are sent, because too many of them differ.

@@ -207,7 +207,7 @@ impl Client<'_> {
             chunk_size: CHUNK_SIZE,
             grain: self.client.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_repairs: far.hello.tells(),
-            patches: far.hello.can_patch() && !self.request.options.whole_file,
+            patches: far.hello.can_patch() && self.request.options.compares_remotely(),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
             tell: self.client.tell(),

@@ -68,9 +68,10 @@ pub struct CopyOptions {
     /// because a message of version 1 has no field for it.
     #[serde(skip)]
     pub polite: bool,
-    /// `--whole-file`: existing files are not compared. Sent in the hello too.
+    /// `--whole-file` and `--no-whole-file`: whether existing files are compared. None: except in a
+    /// copy on one machine. Sent in the hello too.
     #[serde(skip)]
-    pub whole_file: bool,
+    pub compares: Option<bool>,
     /// `--mkpath`: make missing directories of the destination. Sent in the hello too.
     #[serde(skip)]
     pub mkpath: bool,
@@ -89,6 +90,13 @@ pub struct CopyOptions {
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
+}
+
+impl CopyOptions {
+    /// True if a copy to another host compares existing files.
+    pub fn compares_remotely(&self) -> bool {
+        self.compares != Some(false)
+    }
 }
 
 /// The server's part in this copy.

@@ -29,6 +29,7 @@ ways! { local_push, local_pull =>
     an_interrupted_copy_compares_the_rest,
     an_old_version_that_changes_during_the_copy_makes_no_wrong_file,
     a_file_that_is_new_throughout_is_soon_sent_without_comparing,
+    a_source_that_becomes_empty_replaces_the_old_version,
 }
 
 ways! { local_push =>
@@ -256,6 +257,22 @@ fn an_old_version_that_changes_during_the_copy_makes_no_wrong_file(case: &Case) 
             case.remember();
         }
     }
+}
+
+/// As a log that is rotated: it is read a second time.
+fn a_source_that_becomes_empty_replaces_the_old_version(case: &Case) {
+    case.dst.file("b", noise(1, SIZE));
+    case.src.file("a", noise(2, SIZE));
+    case.src.file("others/c", noise(3, MIB));
+    let all = [&SLOW[..], &["--no-whole-file", "-r"]].concat();
+    let run = case.copying(&all, "a", "b").start();
+    until("some of it is there", || {
+        (case.dst.partial_bytes() > MIB as u64).then_some(())
+    });
+    let file = File::options().write(true).open(case.src.path("a"));
+    file.and_then(|file| file.set_len(0)).expect("truncate it");
+    run.wait().succeeds();
+    assert_eq!(case.dst.read("b"), b"");
 }
 
 fn a_file_that_is_new_throughout_is_soon_sent_without_comparing(case: &Case) {

@@ -13,6 +13,10 @@ use crate::wire::message::DifferingChunk;
 /// threefold needs at 150 ms.
 pub const UNACKED_MAX: usize = 2048;
 
+/// Digests without an answer, at first. Each one that the receiver has allows one more, so that a
+/// file that is new throughout is not read twice for long.
+const OFFERS_AT_FIRST: usize = 32;
+
 /// The same limit until the link is known.
 const UNACKED_AT_FIRST: usize = 128;
 
@@ -60,6 +64,8 @@ pub(super) struct ChunksInFlight {
     members: usize,
     /// Chunks of which only the digest was sent.
     offers: usize,
+    /// Digests that the receiver had, less those that it refused.
+    hits: usize,
     next_number: u64,
 }
 
@@ -72,7 +78,8 @@ impl ChunksInFlight {
     /// True if another chunk may begin.
     pub(super) fn has_room(&self) -> bool {
         // A digest carries no data, so the link does not limit how many are on it.
-        self.chunks.len() - self.offers < self.max.unwrap_or(UNACKED_AT_FIRST)
+        self.offers < OFFERS_AT_FIRST + self.hits
+            && self.chunks.len() - self.offers < self.max.unwrap_or(UNACKED_AT_FIRST)
             && self.chunks.len() < UNACKED_MAX
             && self.members < UNACKED_MEMBERS_MAX
     }
@@ -130,7 +137,10 @@ impl ChunksInFlight {
         self.again.remove(&chunk);
         let InFlight { plan, is_offer, .. } = self.chunks.remove(&chunk)?;
         self.members -= plan.what.members().count();
-        self.offers -= usize::from(is_offer);
+        if is_offer {
+            self.offers -= 1;
+            self.hits = (self.hits + 1).min(UNACKED_MAX);
+        }
         Some(plan)
     }
 
@@ -221,7 +231,10 @@ impl ChunksInFlight {
         let was_offer = in_flight.plan.refused();
         // What the receiver gets next of it is not what it got before.
         in_flight.was_taken &= !was_offer;
-        self.offers -= usize::from(std::mem::take(&mut in_flight.is_offer));
+        if std::mem::take(&mut in_flight.is_offer) {
+            self.offers -= 1;
+            self.hits /= 2;
+        }
         self.again.insert(chunk, in_flight.plan.clone());
     }
 
