@@ -151,6 +151,7 @@
 //! mirror ......... what is deleted at the destination
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
+//! itemize ........ what changes at the destination, in rsync's form
 //! guide .......... the pages of --help TOPIC
 //! error
 //! units digest byte_strings locks
@@ -257,6 +258,7 @@ pub mod digest;
 pub mod dir;
 pub mod error;
 pub mod guide;
+pub mod itemize;
 pub mod journal;
 pub mod keep;
 pub mod locks;
