@@ -74,6 +74,8 @@ pub(super) fn request(
             polite: args.polite,
             compares,
             mkpath: args.mkpath,
+            dry_run: false,
+            itemizes: false,
             keep,
             update,
             changes,

@@ -196,6 +196,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Extra(_)
         | Message::SourcePlaces(_)
         | Message::Deleted(_)
+        | Message::Itemized(_)
         | Message::SumUp(_)
         | Message::DirectorySums(_)
         | Message::EntrySums(_)

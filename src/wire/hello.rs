@@ -24,6 +24,9 @@ const ARCHIVES: &str = "archive-mirror";
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";
 
+/// The feature of an end that knows dry runs and, as a receiver, reports each change.
+const ITEMIZES: &str = "itemized-dry-run";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -93,6 +96,12 @@ pub struct Hello {
     /// Sent by a client: [`Archive`](super::message::Message::Archive) follows these messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archives: bool,
+    /// Sent by a client: `--dry-run`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+    /// Sent by a client: `--itemize-changes`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub itemizes: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -151,9 +160,11 @@ impl Hello {
             protocol_min: PROTOCOL_MIN,
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            features: [FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES]
-                .map(str::to_owned)
-                .to_vec(),
+            features: [
+                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES,
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             suites,
             codecs,
             limits: PeerLimits {
@@ -175,6 +186,8 @@ impl Hello {
             mkpath: false,
             selects: false,
             archives: false,
+            dry_run: false,
+            itemizes: false,
         }
     }
 
@@ -206,6 +219,11 @@ impl Hello {
     /// True if this end, as a sender, sends only the changed pages of a chunk on request.
     pub fn can_patch(&self) -> bool {
         self.features.iter().any(|feature| feature == PATCHES)
+    }
+
+    /// True if this end knows dry runs and reports each change.
+    pub fn can_itemize(&self) -> bool {
+        self.features.iter().any(|feature| feature == ITEMIZES)
     }
 
     /// The form of pack tables that this end can receive.

@@ -7,6 +7,7 @@ mod differs;
 mod entries;
 mod fault;
 mod first_messages;
+mod itemized;
 mod limits;
 mod mirror;
 mod ranges;
@@ -33,6 +34,7 @@ pub use entries::{
     RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
 };
 pub use fault::Fault;
+pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
 pub use mirror::{
     ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
@@ -149,6 +151,8 @@ messages! {
     // The pages that the receiver has of a chunk whose digest it was sent. Sent only to a sender whose
     // hello has the feature.
     43 => Differs(DifferingChunk),
+    // Changes at the destination, for a client whose hello asks for them.
+    44 => Itemized(ItemizedEntries),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

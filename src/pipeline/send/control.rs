@@ -193,6 +193,9 @@ impl SendControl {
                 self.left(want.entry, kind == WantKind::Unchanged);
                 return Ok(());
             }
+            WantKind::WouldSend => {
+                return Err(UnexpectedMessage("an answer that only a dry run has"));
+            }
             kind => kind,
         };
         if let (WantKind::Have(ranges), true) = (&kind, self.context.peer_repairs)

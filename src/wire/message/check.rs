@@ -28,8 +28,8 @@ pub(super) fn body_max(number: u16) -> u32 {
         1 | 5 | 6 | 10 | 13 | 21 => MESSAGE_MAX,
         // Want: one file's ranges take up to 3.4 MB.
         8 => MESSAGE_MAX / 2,
-        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames.
-        7 | 19 | 20 | 22 | 23 | 30 | 33 | 39 | 40 => MEDIUM,
+        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames, Itemized.
+        7 | 19 | 20 | 22 | 23 | 30 | 33 | 39 | 40 | 43 => MEDIUM,
         n if n & OPTIONAL != 0 => MESSAGE_MAX,
         _ => SMALL,
     }

@@ -59,6 +59,8 @@ pub enum WantKind {
         #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(ByteRange, Digest)>,
         #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>,
     ),
+    /// Nothing, because this is a dry run: the file would be sent.
+    WouldSend,
 }
 
 impl WantKind {
@@ -72,7 +74,8 @@ impl WantKind {
             | WantKind::Skip
             | WantKind::Digest
             | WantKind::Unchanged
-            | WantKind::Stays => (&[], &[]),
+            | WantKind::Stays
+            | WantKind::WouldSend => (&[], &[]),
         }
     }
 }

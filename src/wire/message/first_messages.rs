@@ -75,6 +75,12 @@ pub struct CopyOptions {
     /// `--mkpath`: make missing directories of the destination. Sent in the hello too.
     #[serde(skip)]
     pub mkpath: bool,
+    /// `--dry-run`: nothing is written. Sent in the hello too.
+    #[serde(skip)]
+    pub dry_run: bool,
+    /// `--itemize-changes`: the user wants to know each change. Sent in the hello too.
+    #[serde(skip)]
+    pub itemizes: bool,
     /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,

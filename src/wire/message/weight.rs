@@ -1,6 +1,7 @@
 //! Memory that decoded messages take, in bytes. Queues of messages are bounded by it.
 
 use crate::digest::Digest;
+use crate::itemize::ItemizedEntry;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
 
@@ -60,6 +61,7 @@ impl Message {
             Message::Extra(ExtraEntries::Unknown) => 0,
             Message::SourcePlaces(places) => size_of_val(&places.0[..]),
             Message::Deleted(deleted) => texts(&deleted.paths),
+            Message::Itemized(changes) => changes.entries.iter().map(ItemizedEntry::weight).sum(),
             Message::Select(selection) => selection
                 .rules
                 .iter()

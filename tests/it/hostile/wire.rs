@@ -2,6 +2,7 @@
 
 use fastcp::algorithms::Compress;
 use fastcp::error::{Kind, Side};
+use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
 use fastcp::selection::{Rule, RulePattern, Selection};
@@ -100,6 +101,8 @@ fn messages() -> Vec<Message> {
         polite: false,
         compares: None,
         mkpath: false,
+        dry_run: false,
+        itemizes: false,
         keep: Default::default(),
         update: Default::default(),
         changes: Default::default(),
@@ -350,6 +353,64 @@ fn a_selection_is_these_bytes() {
 }
 
 #[test]
+fn an_itemized_change_is_these_bytes() {
+    let message = Message::Itemized(ItemizedEntries {
+        files: 1,
+        bytes: 300,
+        entries: vec![
+            ItemizedEntry {
+                action: ItemAction::Sent,
+                kind: ItemKind::File,
+                changes: ItemChanges {
+                    size: true,
+                    time: true,
+                    ..ItemChanges::default()
+                },
+                size: 300,
+                path: b"d/a".to_vec(),
+                target: Vec::new(),
+            },
+            ItemizedEntry {
+                action: ItemAction::Made,
+                kind: ItemKind::Symlink,
+                changes: ItemChanges::of_new(),
+                size: 0,
+                path: b"l".to_vec(),
+                target: b"a".to_vec(),
+            },
+        ],
+    });
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = "2b002800000001ac0202\
+                  0000000001010000000000 00ac020364 2f6100\
+                  0102010000000000000000 0000016c0161"
+        .replace(' ', "");
+    assert_eq!(hex, golden);
+    let read = Message::decode(43, &bytes[HEADER_LEN..]).expect("it reads back");
+    assert_eq!(read.as_ref(), Some(&message));
+
+    let Message::Itemized(changes) = message else {
+        unreachable!("it was made above");
+    };
+    let many = ItemizedEntries {
+        entries: vec![changes.entries[1].clone(); ITEMIZED_MAX + 1],
+        ..changes
+    };
+    let mut bytes = Vec::new();
+    Message::Itemized(many).encode(&mut bytes);
+    assert_eq!(
+        Message::decode(43, &bytes[HEADER_LEN..]),
+        Err(BadMessage::Malformed(43))
+    );
+    assert!(
+        parse_header([43, 0, 1, 0, 16, 0]).is_err(),
+        "more than 1 MiB"
+    );
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(
@@ -365,7 +426,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-mirror\",\"patches\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-mirror\",\"patches\",\"itemized-dry-run\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );
