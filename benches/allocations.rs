@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use fastcp::app;
 use fastcp::chunk::CHUNK_SIZE;
 use fastcp::error::Error;
+use fastcp::itemize::ItemizedEntry;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
 use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Request, server};
@@ -73,6 +74,11 @@ impl Reporter for Silent {
         eprintln!("{line}");
     }
     fn detail(&self, _: &str) {}
+    fn itemized(&self, _: &ItemizedEntry) {}
+    fn deleted(&self, _: &[u8]) {}
+    fn changes_waiting(&self) -> usize {
+        0
+    }
     fn status(&self) {}
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcp::app;
 use fastcp::error::Error;
+use fastcp::itemize::ItemizedEntry;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
 use fastcp::session::{Compress, CopyOptions, EndKind, Operand, Request};
@@ -19,6 +20,11 @@ impl Reporter for Silent {
     }
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
+    fn itemized(&self, _: &ItemizedEntry) {}
+    fn deleted(&self, _: &[u8]) {}
+    fn changes_waiting(&self) -> usize {
+        0
+    }
     fn status(&self) {}
 }
 

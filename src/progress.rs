@@ -77,6 +77,9 @@ struct SessionCounters {
     unchanged: AtomicU64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     staying: AtomicU64,
+    /// In a dry run: files that would be sent, and their bytes.
+    would_send_files: AtomicU64,
+    would_send_bytes: AtomicU64,
     not_kept: NotKeptCounters,
 }
 
@@ -142,6 +145,9 @@ pub struct Snapshot {
     pub unchanged: u64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     pub staying: u64,
+    /// In a dry run: files that would be sent, and their bytes.
+    pub would_send_files: u64,
+    pub would_send_bytes: u64,
     pub not_kept: NotKept,
     pub streams: u32,
     /// Logins after the first one.
@@ -182,6 +188,8 @@ impl SessionCounters {
             &self.unlinked,
             &self.unchanged,
             &self.staying,
+            &self.would_send_files,
+            &self.would_send_bytes,
         ] {
             counter.store(0, Relaxed);
         }
@@ -341,6 +349,18 @@ impl Progress {
         self.session.staying.fetch_add(files.min(1 << 40), Relaxed);
     }
 
+    /// Counts files that would be sent, in a dry run.
+    pub fn add_would_send(&self, files: u64, bytes: u64) {
+        let session = &self.session;
+        // As in `add_special`, but for bytes.
+        session
+            .would_send_files
+            .fetch_add(files.min(1 << 40), Relaxed);
+        session
+            .would_send_bytes
+            .fetch_add(bytes.min(1 << 60), Relaxed);
+    }
+
     /// The counters of metadata that could not be kept.
     pub fn not_kept(&self) -> &NotKeptCounters {
         &self.session.not_kept
@@ -453,6 +473,8 @@ impl Progress {
             unlinked: session.unlinked.load(Relaxed),
             unchanged: session.unchanged.load(Relaxed),
             staying: session.staying.load(Relaxed),
+            would_send_files: session.would_send_files.load(Relaxed),
+            would_send_bytes: session.would_send_bytes.load(Relaxed),
             not_kept: session.not_kept.get(),
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::itemize::ItemizedEntry;
 
 /// Prints a line for the user.
 pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
@@ -15,6 +16,12 @@ pub trait Reporter: Send + Sync {
     fn notice(&self, line: &str);
     /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
+    /// An entry changes at the destination: a line of its own.
+    fn itemized(&self, entry: &ItemizedEntry);
+    /// The same for a deleted entry.
+    fn deleted(&self, path: &[u8]);
+    /// Bytes of these lines that wait to be written.
+    fn changes_waiting(&self) -> usize;
     /// The user asked for the progress.
     fn status(&self);
 

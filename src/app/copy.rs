@@ -29,6 +29,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     let started = Instant::now();
     let mut client = ClientContext {
         strict: request.strict,
+        dry_run: request.options.dry_run,
         ..ClientContext::new(progress, reporter)
     };
     let resumes = !request.options.no_resume;
@@ -74,6 +75,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         failures,
         more_failures,
         deleted: client.deletions.take(),
+        dry_run: client.dry_run,
         elapsed,
         login: counters
             .logged_in
@@ -109,7 +111,8 @@ pub fn copy(request: Request, client: &mut ClientContext) -> Result<String> {
                 Some(_) if client.probe.is_some() => one_session(&request, client).await,
                 Some(_) => retries::copy(&request, client).await,
             };
-            digests_written(client, copied).await
+            let copied = digests_written(client, copied).await;
+            changes_written(client, copied).await
         };
         tokio::select! {
             copied = copy => copied,
@@ -159,6 +162,16 @@ pub async fn digests_written(client: &ClientContext, copied: Result<String>) -> 
     match tokio::time::timeout(LIST_PATIENCE, written()).await {
         Ok(()) => copied,
         Err(_) => copied.and(Err(client.shutdown.error())),
+    }
+}
+
+/// Waits until the lines about changes are written or the user ends the copy, which then fails even
+/// if it was complete.
+pub async fn changes_written(client: &ClientContext, copied: Result<String>) -> Result<String> {
+    let route = copied?;
+    tokio::select! {
+        () = client.itemized.written() => Ok(route),
+        () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::{local, retries};
-use crate::app::copy::{digest_list, digests_written, over};
+use crate::app::copy::{changes_written, digest_list, digests_written, over};
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result};
 use crate::pipeline::send::cache::{CacheShare, ChunkCache};
@@ -37,6 +37,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let destinations = ends.into_iter().map(|(progress, reporter)| ClientContext {
         shutdown: Arc::new(Shutdown::of_session(&all)),
         strict: request.strict,
+        dry_run: request.options.dry_run,
         ..ClientContext::new(progress, reporter)
     });
     let mut destinations: Vec<ClientContext> = destinations.collect();
@@ -196,6 +197,7 @@ async fn one(mut request: Request, client: &ClientContext, started: Instant) -> 
         }
     };
     let copied = digests_written(client, copied).await;
+    let copied = changes_written(client, copied).await;
     if let Some(shared) = &client.shared {
         shared.leave();
     }

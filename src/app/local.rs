@@ -14,7 +14,9 @@ use crate::error::{Error, Result};
 use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
+use crate::pipeline::deletions::Deletions;
 use crate::pipeline::failures::Failures;
+use crate::pipeline::itemized_list::ItemizedList;
 use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret};
@@ -109,6 +111,13 @@ async fn follow_rate(request: &Request, client: &ClientContext, limit: &RateLimi
     std::future::pending().await
 }
 
+/// Where one half reports what it deletes and changes.
+#[derive(Default)]
+struct ToldChanges {
+    deletions: Arc<Deletions>,
+    itemized: Arc<ItemizedList>,
+}
+
 /// Both running halves, and the messages that each receives from the other.
 struct Both {
     sending: SendingEnd,
@@ -128,23 +137,25 @@ impl Both {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
         let (from_sender, to_sender) = ends(there);
-        let context = |control: &Outgoing, failures, deletions, progress, digests| Context {
-            options: options.clone(),
-            budget,
-            chunk_size: CHUNK_SIZE,
-            grain: CHUNK_SIZE as u64,
-            peer_repairs: true,
-            // Reading the old version costs as much here as writing the new one.
-            patches: options.compares == Some(true),
-            pool: Pool::new(budget.slots, CHUNK_SIZE),
-            control: control.clone(),
-            tell: client.tell(),
-            failures,
-            deletions,
-            progress,
-            shutdown: client.shutdown.clone(),
-            digests,
-        };
+        let context =
+            |control: &Outgoing, failures, told: ToldChanges, progress, digests| Context {
+                options: options.clone(),
+                budget,
+                chunk_size: CHUNK_SIZE,
+                grain: CHUNK_SIZE as u64,
+                peer_repairs: true,
+                // Reading the old version costs as much here as writing the new one.
+                patches: options.compares == Some(true),
+                pool: Pool::new(budget.slots, CHUNK_SIZE),
+                control: control.clone(),
+                tell: client.tell(),
+                failures,
+                deletions: told.deletions,
+                itemized: told.itemized,
+                progress,
+                shutdown: client.shutdown.clone(),
+                digests,
+            };
         let terms = SendTerms {
             open_entries: host::open_entries(),
             // Nothing is compressed on the way.
@@ -161,14 +172,17 @@ impl Both {
         let sending = context(
             &to_receiver,
             client.failures.clone(),
-            client.deletions.clone(),
+            ToldChanges {
+                deletions: client.deletions.clone(),
+                itemized: client.itemized.clone(),
+            },
             client.progress.clone(),
             client.digests.clone(),
         );
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
         let silent = Arc::new(Failures::silent(unseen.clone()));
-        let receiving = context(&to_sender, silent, Arc::default(), unseen, None);
+        let receiving = context(&to_sender, silent, ToldChanges::default(), unseen, None);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
         let sessions = operands::sessions(request, Secret::session(), &[], client);
         let destination = operands::destination(request, true, sessions);

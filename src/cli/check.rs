@@ -111,6 +111,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         summary: args.summary,
         plain: is_at_terminal(&sources, &dest),
         json: args.json,
+        changes: false,
     };
     let mut request = Request {
         also,

@@ -169,11 +169,12 @@ fn copy_to_all(order: Order) -> i32 {
         .dests()
         .map(|dest| hosts_of(&order.request, dest));
     let hosts: Vec<_> = hosts.collect();
-    let reporters = names.iter().zip(&hosts);
-    let reporters = reporters.map(|(name, hosts)| screen.reporter_of(name, hosts.clone()));
+    let dests: Vec<_> = order.request.dests().map(ends::name).collect();
+    let reporters = names.iter().zip(&dests).zip(&hosts);
+    let reporters =
+        reporters.map(|((name, dest), hosts)| screen.reporter_of(name, dest, hosts.clone()));
     let ends = progress.into_iter().zip(reporters).collect();
     let outcomes = app::fan_out::run(&order.request, ends);
-    let dests: Vec<_> = order.request.dests().map(ends::name).collect();
     let each = names.iter().zip(&dests).zip(hosts).zip(&outcomes);
     let copies = each.map(|(((name, dest), hosts), outcome)| Copied {
         name,

@@ -6,6 +6,7 @@ use super::budget::Budget;
 use super::deletions::Deletions;
 use super::digest_list::DigestList;
 use super::failures::Failures;
+use super::itemized_list::ItemizedList;
 use super::shutdown::Shutdown;
 use crate::chunk::Pool;
 use crate::control::Outgoing;
@@ -37,6 +38,7 @@ pub struct Context {
     pub tell: TellUser,
     pub failures: Arc<Failures>,
     pub deletions: Arc<Deletions>,
+    pub itemized: Arc<ItemizedList>,
     pub progress: Arc<Progress>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,

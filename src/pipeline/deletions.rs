@@ -8,7 +8,7 @@ use crate::wire::message::DeletedEntries;
 /// Paths that are kept for the summary; further ones are only counted.
 pub const DELETED_MAX: usize = 10_000;
 
-type TellDeleted = dyn Fn(&str) + Send + Sync;
+type TellDeleted = dyn Fn(&[u8]) + Send + Sync;
 
 /// The end that the user sees counts; that of the other end is silent.
 #[derive(Default)]
@@ -40,11 +40,10 @@ impl Deletions {
             return;
         };
         for path in &entries.paths {
-            let path = printable(path);
-            tell(&path);
+            tell(path);
             let mut deleted = self.deleted.lock();
             if deleted.paths.len() < DELETED_MAX {
-                deleted.paths.push(path);
+                deleted.paths.push(printable(path));
             }
         }
         let mut deleted = self.deleted.lock();

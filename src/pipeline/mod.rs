@@ -11,6 +11,7 @@ pub mod context;
 pub mod deletions;
 pub mod digest_list;
 pub mod failures;
+pub mod itemized_list;
 pub mod lzma_room;
 pub mod receive;
 pub mod send;

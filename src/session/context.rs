@@ -13,6 +13,7 @@ use crate::pipe::Stop;
 use crate::pipeline::deletions::Deletions;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
+use crate::pipeline::itemized_list::ItemizedList;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::cache::CacheShare;
 use crate::pipeline::{Budget, Shutdown};
@@ -36,6 +37,8 @@ pub struct ClientContext {
     pub failures: Arc<Failures>,
     /// What was deleted at the destination.
     pub deletions: Arc<Deletions>,
+    /// What changes there, for `--itemize-changes` and `--dry-run`.
+    pub itemized: Arc<ItemizedList>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
@@ -50,6 +53,8 @@ pub struct ClientContext {
     pub probe: Option<Arc<dyn LinkTest>>,
     /// `--strict`: metadata that could not be kept is a failure.
     pub strict: bool,
+    /// `--dry-run`: nothing is copied.
+    pub dry_run: bool,
 }
 
 impl ClientContext {
@@ -61,14 +66,14 @@ impl ClientContext {
             progress.clone(),
         );
         let deleting = reporter.clone();
-        let deletions = Deletions::new(Box::new(move |path| {
-            deleting.detail(&format!("deleted {path}"))
-        }));
+        let deletions = Deletions::new(Box::new(move |path| deleting.deleted(path)));
+        let itemized = ItemizedList::new(reporter.clone(), progress.clone());
         ClientContext {
             progress,
             reporter,
             failures: Arc::new(failures),
             deletions: Arc::new(deletions),
+            itemized: Arc::new(itemized),
             shutdown: Arc::default(),
             digests: None,
             reached: HostPin::default(),
@@ -77,6 +82,7 @@ impl ClientContext {
             shared: None,
             probe: None,
             strict: false,
+            dry_run: false,
         }
     }
 
@@ -113,7 +119,7 @@ impl ClientContext {
             // Set once in each copy.
             let _ = self.verdict.set(verdict);
         }
-        if let Some(remembered) = remembered {
+        if let Some(remembered) = remembered.filter(|_| !self.dry_run) {
             saved_settings::remember(request, remembered).await;
         }
     }

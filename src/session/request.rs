@@ -262,6 +262,22 @@ impl Request {
         Err(Error::new(Kind::FarEnd, Side::Here, message))
     }
 
+    /// # Errors
+    /// `Kind::FarEnd` if `host` is too old for a dry run, or to report each change.
+    pub fn check_itemizes(&self, host: &Host, hello: &Hello) -> Result<()> {
+        let what = match (self.options.dry_run, self.options.itemizes) {
+            _ if hello.can_itemize() => return Ok(()),
+            (false, false) => return Ok(()),
+            (true, _) => "would copy in a dry run",
+            (false, true) => "does not know --itemize-changes",
+        };
+        let message = format!(
+            "fastcp on {} is older and {what}: install the same version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
+    }
+
     /// The host at one of the ends; None if both are on this machine.
     pub fn host(&self) -> Option<&Host> {
         let operands = std::iter::once(&self.dest).chain(&self.sources);
@@ -280,6 +296,8 @@ pub struct Outcome {
     pub more_failures: u64,
     /// What was deleted at the destination.
     pub deleted: Deleted,
+    /// Nothing was copied or deleted; the counts are those of what would be.
+    pub dry_run: bool,
     /// The final values of the counters.
     pub counters: Snapshot,
     /// From the start of the program's work to its end.

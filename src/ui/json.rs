@@ -37,6 +37,9 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "files_not_linked": counters.unlinked,
         "files_unchanged": counters.unchanged,
         "entries_left": counters.staying,
+        "dry_run": outcome.dry_run,
+        "would_send_files": counters.would_send_files,
+        "would_send_bytes": counters.would_send_bytes,
         "deleted": outcome.deleted.count,
         "deleted_paths": outcome.deleted.paths,
         "not_kept": {

@@ -5,6 +5,7 @@
 
 mod bars;
 mod canvas;
+mod change_lines;
 mod errors;
 mod json;
 pub mod probe;
@@ -28,6 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bars::Bars;
+use change_lines::{ChangeLines, ChangeWriter, LineOf};
 pub use errors::EndHosts;
 use errors::sentence;
 use parking_lot::Mutex;
@@ -39,10 +41,11 @@ use tell::Verbosity;
 use terminal::Terminal;
 
 use crate::error::{Error, Kind, Result};
+use crate::itemize::ItemizedEntry;
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::session::Outcome;
-use crate::units::{count, harmless};
+use crate::units::{count, harmless, printable};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -73,6 +76,7 @@ type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;
 pub struct Screen {
     teller: Teller,
     writer: JoinHandle<()>,
+    changes: Option<ChangeWriter>,
     terminal: Option<Terminal>,
 }
 
@@ -109,8 +113,9 @@ struct Teller {
     failures: Arc<Mutex<Vec<String>>>,
     /// The last lines that were shown at once, including those of commands.
     shown: Arc<Mutex<VecDeque<String>>>,
-    /// Precedes each line if there are several destinations.
-    name: String,
+    /// Takes the lines about changes, if the user wants them.
+    changes: Option<ChangeLines>,
+    of: LineOf,
     hosts: EndHosts,
 }
 
@@ -125,6 +130,7 @@ impl Screen {
         let reading: SnapshotSource = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
+        let changes = output.changes.then(|| ChangeWriter::start(output.json));
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
             Some(terminal) if terminal.can_redraw && !output.plain => {
                 draw(&lines, &terminal, &reading)
@@ -138,9 +144,11 @@ impl Screen {
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),
-                name: String::new(),
+                changes: changes.as_ref().map(|changes| changes.lines.clone()),
+                of: LineOf::default(),
                 hosts,
             },
+            changes,
             writer,
             terminal,
         }
@@ -160,7 +168,8 @@ impl Screen {
         let tell = Verbosity::of(output, terminal.is_some());
         let teller = self.teller.clone();
         let hosts = teller.hosts.clone();
-        let mut lines = self.end();
+        let is_ended = outcome.fatal.as_ref().is_some_and(is_signal);
+        let (mut lines, written) = self.end(!is_ended);
         if tell >= Verbosity::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
         }
@@ -177,6 +186,7 @@ impl Screen {
             lines.push(teller.sentence(fatal));
         }
         write_lines(lines);
+        written?;
         match output.json {
             true => stdout::record(&json::line(outcome, &hosts)),
             false => Ok(()),
@@ -186,13 +196,16 @@ impl Screen {
     /// Ends the output without a summary. Shows the reason if the session ended early.
     pub fn close(self, fatal: Option<&Error>) {
         let hosts = self.teller.hosts.clone();
-        let mut lines = self.end();
+        let (mut lines, _) = self.end(true);
         lines.extend(fatal.map(|error| sentence(error, &hosts)));
         write_lines(lines);
     }
 
-    /// Removes the bar and returns the lines that are still to be shown.
-    fn end(self) -> Vec<String> {
+    /// Removes the bar and returns the lines that are still to be shown, and whether the lines about
+    /// changes could be written. Unless it `waits`, some may be lost.
+    fn end(self, waits: bool) -> (Vec<String>, Result<()>) {
+        let changes = self.changes.filter(|_| waits);
+        let written = changes.map_or(Ok(()), ChangeWriter::finish);
         // Fails only if the writer thread has ended.
         let _ = self.teller.lines.send(ScreenMessage::End);
         let _ = self.writer.join();
@@ -200,8 +213,14 @@ impl Screen {
         let told =
             (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
         let mut failures = self.teller.failures.lock();
-        told.into_iter().chain(failures.drain(..)).collect()
+        let lines = told.into_iter().chain(failures.drain(..)).collect();
+        (lines, written)
     }
+}
+
+/// The user has ended the copy, and may not read its lines any more.
+fn is_signal(error: &Error) -> bool {
+    matches!(error.kind, Kind::Signal(_))
 }
 
 /// Most columns of a line. Lines are not broken if a program reads them.
@@ -212,7 +231,7 @@ fn width(terminal: Option<Terminal>) -> usize {
 impl Teller {
     /// False if the queue is full.
     fn line(&self, line: &str) -> bool {
-        self.tell(ScreenMessage::Line(format!("{}{line}", self.name)))
+        self.tell(ScreenMessage::Line(format!("{}{line}", self.of.name)))
     }
 
     /// The message of an error, without lines of a failed command that were already shown.
@@ -251,7 +270,7 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
-        let line = format!("{}{}", self.name, self.sentence(error));
+        let line = format!("{}{}", self.of.name, self.sentence(error));
         if self
             .lines
             .try_send(ScreenMessage::Line(line.clone()))
@@ -287,6 +306,23 @@ impl Reporter for Teller {
         if self.output.verbose && !self.output.quiet {
             self.line(&format!("fastcp: {}", harmless(line)));
         }
+    }
+
+    fn itemized(&self, entry: &ItemizedEntry) {
+        if let Some(changes) = &self.changes {
+            changes.changed(entry, &self.of, self.hosts.dest.is_some());
+        }
+    }
+
+    fn deleted(&self, path: &[u8]) {
+        match &self.changes {
+            Some(changes) => changes.deleted(path, &self.of),
+            None => self.detail(&format!("deleted {}", printable(path))),
+        }
+    }
+
+    fn changes_waiting(&self) -> usize {
+        self.changes.as_ref().map_or(0, ChangeLines::waiting)
     }
 
     fn status(&self) {
@@ -425,7 +461,8 @@ mod tests {
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),
-                name: String::new(),
+                changes: None,
+                of: LineOf::default(),
                 hosts: EndHosts::default(),
             };
             shown.iter().for_each(|line| teller.notice(line));

@@ -6,9 +6,10 @@ use crate::error::Result;
 use crate::report::Reporter;
 use crate::session::Outcome;
 
+use super::change_lines::LineOf;
 use super::errors::{EndHosts, sentence};
 use super::tell::Verbosity;
-use super::{Screen, json, stdout, summary, width, write_lines};
+use super::{Screen, is_signal, json, stdout, summary, width, write_lines};
 
 /// The copy to one of several destinations.
 pub struct Copied<'a> {
@@ -21,11 +22,14 @@ pub struct Copied<'a> {
 }
 
 impl Screen {
-    /// The reporter for the destination with this name.
-    pub fn reporter_of(&self, name: &str, hosts: EndHosts) -> Arc<dyn Reporter> {
+    /// The reporter for the destination with this name; `dest` is the destination as typed, printable.
+    pub fn reporter_of(&self, name: &str, dest: &str, hosts: EndHosts) -> Arc<dyn Reporter> {
         let mut teller = self.teller.clone();
         teller.hosts = hosts;
-        teller.name = format!("{name}: ");
+        teller.of = LineOf {
+            name: format!("{name}: "),
+            dest: Some(dest.to_owned()),
+        };
         teller.shown = Arc::default();
         Arc::new(teller)
     }
@@ -37,11 +41,16 @@ impl Screen {
     pub fn finish_all(self, copies: &[Copied]) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Verbosity::of(output, terminal.is_some());
-        let mut lines = self.end();
+        let fatal = copies
+            .iter()
+            .filter_map(|copied| copied.outcome.fatal.as_ref());
+        let is_ended = fatal.into_iter().any(is_signal);
+        let (mut lines, written) = self.end(!is_ended);
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));
         }
         write_lines(lines);
+        written?;
         if !output.json {
             return Ok(());
         }

@@ -27,7 +27,9 @@ pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
 pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
-    if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
+    if outcome.dry_run {
+        lines.extend(outcome.fatal.is_none().then(|| would_do(outcome)));
+    } else if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
         let (done, how) = (done(outcome), how(outcome));
         if how.is_empty() || done.len() + 1 + how.len() > width {
             lines.extend([done, how].into_iter().filter(|line| !line.is_empty()));
@@ -41,13 +43,19 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     }
     if counters.staying > 0 {
         let what = plural(counters.staying, "entry", "entries");
-        lines.push(format!(
-            "{what} not copied (--update, --existing or --ignore-existing)"
-        ));
+        lines.push(match outcome.dry_run {
+            true => format!("{what} would stay as they are"),
+            false => format!("{what} not copied (--update, --existing or --ignore-existing)"),
+        });
     }
     if outcome.deleted.count > 0 {
         let what = plural(outcome.deleted.count, "entry", "entries");
-        lines.push(format!("{what} deleted at the destination"));
+        let done = if outcome.dry_run {
+            "would be deleted"
+        } else {
+            "deleted"
+        };
+        lines.push(format!("{what} {done} at the destination"));
     }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
@@ -59,7 +67,10 @@ const TELLING: Duration = Duration::from_secs(1);
 /// The bottleneck of the copy, if the copy was long enough to tell.
 pub(super) fn verdict(outcome: &Outcome) -> Option<&Verdict> {
     let is_long_enough = outcome.data >= TELLING;
-    outcome.verdict.as_ref().filter(|_| is_long_enough)
+    outcome
+        .verdict
+        .as_ref()
+        .filter(|_| is_long_enough && !outcome.dry_run)
 }
 
 /// The bottleneck, followed by hints.
@@ -156,6 +167,22 @@ pub(super) fn unlisted(names: u64) -> String {
         "fastcp: --digests: left out of the list: {} not UTF-8",
         plural(names, "name that is", "names that are")
     )
+}
+
+/// `dry run: 3 files (1.07 GB) would be sent, 7 unchanged, in 0.3 s (direct)`
+fn would_do(outcome: &Outcome) -> String {
+    let counters = &outcome.counters;
+    let files = plural(counters.would_send_files, "file", "files");
+    let bytes = size(counters.would_send_bytes);
+    let mut line = format!("dry run: {files} ({bytes}) would be sent");
+    if counters.unchanged > 0 {
+        line += &format!(", {} unchanged", count(counters.unchanged));
+    }
+    line += &format!(", in {}", duration(outcome.elapsed));
+    if !outcome.route.is_empty() {
+        line += &format!(" ({})", outcome.route);
+    }
+    line
 }
 
 fn done(outcome: &Outcome) -> String {
@@ -340,6 +367,7 @@ pub(super) mod tests {
             failures: Vec::new(),
             more_failures: 0,
             deleted: Default::default(),
+            dry_run: false,
             counters: progress.snapshot(),
             elapsed: Duration::from_millis(5000),
             login: Some(Duration::from_millis(300)),
@@ -392,6 +420,23 @@ pub(super) mod tests {
         assert_eq!(
             lines(&outcome, usize::MAX)[1],
             "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
+        );
+    }
+
+    #[test]
+    fn a_dry_run_tells_what_would_be_done() {
+        let mut outcome = outcome();
+        outcome.dry_run = true;
+        outcome.counters.would_send_files = 1;
+        outcome.counters.would_send_bytes = 1000;
+        outcome.counters.unchanged = 2000;
+        outcome.deleted.count = 2;
+        assert_eq!(
+            lines(&outcome, usize::MAX),
+            [
+                "dry run: 1 file (1.00 KB) would be sent, 2,000 unchanged, in 5.0 s (direct)",
+                "2 entries would be deleted at the destination"
+            ]
         );
     }
 

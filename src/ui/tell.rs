@@ -12,6 +12,8 @@ pub struct Output {
     pub plain: bool,
     /// Write the summary to stdout as JSON, whatever goes to stderr.
     pub json: bool,
+    /// Write a line to stdout for each change at the destination.
+    pub changes: bool,
 }
 
 /// From least to most output.

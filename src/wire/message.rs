@@ -150,9 +150,9 @@ messages! {
     42 => SourcePlaces(SourcePlaces),
     // The pages that the receiver has of a chunk whose digest it was sent. Sent only to a sender whose
     // hello has the feature.
-    43 => Differs(DifferingChunk),
+    44 => Differs(DifferingChunk),
     // Changes at the destination, for a client whose hello asks for them.
-    44 => Itemized(ItemizedEntries),
+    43 => Itemized(ItemizedEntries),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::error::Kind;
+use crate::itemize::ItemizedEntry;
 use crate::manifest::{Name, Root, Totals};
 use crate::pipe::Stop;
 use crate::pipeline::failures::Failures;
@@ -21,6 +22,11 @@ impl Reporter for Nobody {
     fn failure(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
+    fn itemized(&self, _: &ItemizedEntry) {}
+    fn deleted(&self, _: &[u8]) {}
+    fn changes_waiting(&self) -> usize {
+        0
+    }
     fn status(&self) {}
 }
 
@@ -51,7 +57,9 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
     let client = ClientContext {
         deletions: Arc::default(),
+        itemized: Arc::default(),
         strict: false,
+        dry_run: false,
         progress,
         reporter: Arc::new(Nobody),
         failures: Arc::new(failures),

@@ -1,0 +1,147 @@
+//! The lines on stdout about what changes at the destination (`--itemize-changes`, `--dry-run`). A
+//! thread writes them, so that no caller waits for a slow reader.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+
+use super::stdout;
+use crate::error::Result;
+use crate::itemize::{DELETED, ItemizedEntry};
+use crate::units::printable;
+
+/// About how many bytes are written at once.
+const BATCH: usize = 64 << 10;
+
+/// Takes lines for the writer.
+#[derive(Clone)]
+pub(super) struct ChangeLines {
+    /// None is the end.
+    lines: Sender<Option<String>>,
+    /// Bytes that are not written yet.
+    waiting: Arc<AtomicUsize>,
+    json: bool,
+}
+
+/// The thread that writes them.
+pub(super) struct ChangeWriter {
+    pub lines: ChangeLines,
+    writer: JoinHandle<Result<()>>,
+}
+
+impl ChangeWriter {
+    /// With `json` each line is an object.
+    pub(super) fn start(json: bool) -> ChangeWriter {
+        let (sender, receiver) = mpsc::channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let written = waiting.clone();
+        let writer = std::thread::spawn(move || write(&receiver, &written, json));
+        let lines = ChangeLines {
+            lines: sender,
+            waiting,
+            json,
+        };
+        ChangeWriter { lines, writer }
+    }
+
+    /// Waits until all lines are written.
+    ///
+    /// # Errors
+    /// `Kind::Write`.
+    pub(super) fn finish(self) -> Result<()> {
+        // Fails only if the thread has ended.
+        let _ = self.lines.lines.send(None);
+        self.writer.join().unwrap_or(Ok(()))
+    }
+}
+
+impl ChangeLines {
+    /// Bytes of lines that are not written yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// `of` is what distinguishes several destinations; `goes_out`: the destination is another host.
+    pub(super) fn changed(&self, entry: &ItemizedEntry, of: &LineOf, goes_out: bool) {
+        let (code, path) = (entry.code(goes_out), printable(&entry.shown_path()));
+        let target = entry.arrow().map(|arrow| (arrow, printable(&entry.target)));
+        if !self.json {
+            let target =
+                target.map_or_else(String::new, |(arrow, target)| arrow.to_owned() + &target);
+            return self.add(format!("{}{code} {path}{target}\n", of.name));
+        }
+        let mut event = json!({ "change": code, "path": path });
+        if let Some((_, target)) = target {
+            event["target"] = target.into();
+        }
+        if entry.size > 0 {
+            event["bytes"] = entry.size.into();
+        }
+        self.add_event(event, of);
+    }
+
+    pub(super) fn deleted(&self, path: &[u8], of: &LineOf) {
+        let path = printable(path);
+        match self.json {
+            true => self.add_event(json!({ "change": DELETED, "path": path }), of),
+            false => self.add(format!("{}{DELETED:<11} {path}\n", of.name)),
+        }
+    }
+
+    fn add_event(&self, mut event: Value, of: &LineOf) {
+        if let Some(dest) = &of.dest {
+            event["dest"] = dest.as_str().into();
+        }
+        self.add(format!("{event}\n"));
+    }
+
+    fn add(&self, line: String) {
+        self.waiting.fetch_add(line.len(), Relaxed);
+        // Fails only if the thread has ended.
+        let _ = self.lines.send(Some(line));
+    }
+}
+
+/// The destination that a line is about, if there are several.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LineOf {
+    /// Precedes the line.
+    pub name: String,
+    pub dest: Option<String>,
+}
+
+/// Writes lines until the end. Keeps taking them after an error, which is returned.
+fn write(lines: &Receiver<Option<String>>, waiting: &AtomicUsize, json: bool) -> Result<()> {
+    let mut result = Ok(());
+    let mut is_over = false;
+    while !is_over {
+        let mut batch = String::new();
+        let mut next = lines.recv().unwrap_or_default();
+        loop {
+            match next {
+                Some(line) => batch.push_str(&line),
+                None => is_over = true,
+            }
+            if is_over || batch.len() >= BATCH {
+                break;
+            }
+            match lines.try_recv() {
+                Ok(line) => next = line,
+                Err(_) => break,
+            }
+        }
+        if result.is_ok() && !batch.is_empty() {
+            result = match json {
+                true => stdout::record(&batch),
+                // A reader may have seen enough (`| head`).
+                false => stdout::show(&batch),
+            };
+        }
+        waiting.fetch_sub(batch.len(), Relaxed);
+    }
+    result
+}
