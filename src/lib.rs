@@ -201,6 +201,9 @@
 //!   machine, and the `Names` in each directory before its `EntryEnd`. When everything is in place,
 //!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
 //!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
+//! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
+//!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
+//!   place of a request for content; no frame is sent. The client's hello says which of them it is.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to be dialled.

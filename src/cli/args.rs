@@ -80,6 +80,9 @@ pub(super) struct Args {
     /// Copy directories recursively
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,
+    /// Copy and delete nothing; show what would be done
+    #[arg(short = 'n', long, help_heading = COPYING)]
+    pub dry_run: bool,
     /// Also copy to DEST (repeatable)
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
@@ -296,6 +299,9 @@ pub(super) struct Args {
     /// Print the result as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
+    /// Print a line for each change, as rsync does
+    #[arg(long, help_heading = OUTPUT)]
+    pub itemize_changes: bool,
     /// Measure [HOST:[PATH]] up to 15 s; copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
@@ -327,6 +333,13 @@ pub(super) struct Args {
     pub placed: Option<String>,
     #[command(flatten)]
     pub permit: Permits,
+}
+
+impl Args {
+    /// True if the user wants a line for each change.
+    pub(super) fn lists_changes(&self) -> bool {
+        self.itemize_changes || self.dry_run && !self.quiet
+    }
 }
 
 /// Letters of scp that a script may have and that mean nothing here.

@@ -93,7 +93,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             "--json and this copy would both write to stdout: leave out --json, or copy to a file",
         ));
     }
-    if args.json {
+    check_changes(&args, &sources, &dest)?;
+    if args.json || args.lists_changes() {
         stdout::check()?;
     }
     if args.follow_ms.is_some() && sources.iter().any(|source| source.what != EndKind::Path) {
@@ -108,10 +109,11 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let output = Output {
         quiet: args.quiet,
         verbose: args.verbose > 0,
-        summary: args.summary,
-        plain: is_at_terminal(&sources, &dest),
+        summary: args.summary || args.dry_run,
+        plain: is_at_terminal(&sources, &dest)
+            || args.lists_changes() && std::io::stdout().is_terminal(),
         json: args.json,
-        changes: false,
+        changes: args.lists_changes(),
     };
     let mut request = Request {
         also,
@@ -127,6 +129,31 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ignored,
         request,
     })
+}
+
+/// Checks the options of dry runs and lines about changes.
+///
+/// # Errors
+/// Usage.
+fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()> {
+    let is_path = |end: &Operand| end.what == EndKind::Path;
+    if args.dry_run && !(is_path(dest) && sources.iter().all(is_path)) {
+        return Err(Error::usage(
+            "--dry-run compares files, and can look neither into a pipe nor into a command",
+        ));
+    }
+    if args.dry_run && args.digests.is_some() {
+        return Err(Error::usage(
+            "--dry-run reads no content, so there is nothing to list: leave out --digests",
+        ));
+    }
+    if args.itemize_changes && dest.what == EndKind::Stdio {
+        return Err(Error::usage(
+            "--itemize-changes and this copy would both write to stdout: leave it out, or copy to a \
+             file",
+        ));
+    }
+    Ok(())
 }
 
 /// Checks how a host is reached; returns warnings for the user.
@@ -392,7 +419,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 140, "{help}");
+        assert!(help.lines().count() <= 142, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

@@ -37,14 +37,6 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--rsync-path"],
         "--remote-path CMD names the program there",
     ),
-    (
-        &["-n"],
-        "fastcp has no dry run; --no-clobber keeps files that exist",
-    ),
-    (
-        &["--dry-run"],
-        "fastcp has no dry run; --probe HOST:PATH measures and copies nothing",
-    ),
     (&["--modify-window"], NEWER),
     (
         &["--usermap", "--groupmap"],
@@ -85,7 +77,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--verbose", "--debug"], "write -v"),
     (&["--quiet", "--silent"], "write -q"),
     (
-        &["--log-file", "--itemize-changes"],
+        &["--log-file", "--out-format"],
         "--json prints a record of the copy on stdout",
     ),
     (
@@ -243,7 +235,6 @@ mod tests {
             ("-Vavz a h:", "; no -z: fastcp compresses"),
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
-            ("-n a h:", "no dry run"),
             ("--delete-before a h:", "--delete deletes when"),
             ("--max-depth=2 a h:", "choose files"),
             ("--recursive a h:", "write -r"),
@@ -253,7 +244,6 @@ mod tests {
             ("--info=progress2 a h:", "--summary"),
             ("--sparse a h:", "keeps holes"),
             ("--rsync-path=x a h:", "--remote-path"),
-            ("--dry-run a h:", "--probe"),
             ("-V", "write --version"),
             ("--files-from=x h:", "no list of files"),
             ("--verbose a h:", "write -v"),

@@ -38,7 +38,8 @@ pub(super) fn request(
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
     let recursive = args.recursive || args.keep.archive;
-    let lists = args.verbose > 0 || args.json;
+    let itemizes = args.lists_changes();
+    let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let mirror = args
         .mirror
@@ -74,8 +75,8 @@ pub(super) fn request(
             polite: args.polite,
             compares,
             mkpath: args.mkpath,
-            dry_run: false,
-            itemizes: false,
+            dry_run: args.dry_run,
+            itemizes,
             keep,
             update,
             changes,
@@ -100,7 +101,11 @@ pub(super) fn request(
         },
         trust_partial: args.trust_partial,
         allow_empty: args.allow_empty,
-        retry: Retry::of(args.retry_for, args.retries),
+        retry: match args.dry_run {
+            // Its lines would come a second time.
+            true => Retry::never(),
+            false => Retry::of(args.retry_for, args.retries),
+        },
         strict: args.keep.strict,
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),

@@ -88,7 +88,7 @@ impl<'a> Marked<'a> {
     }
 
     /// The attributes that are kept, sorted.
-    fn attributes(&self, keep: &Keep) -> rustix::io::Result<Vec<Attribute>> {
+    pub(super) fn attributes(&self, keep: &Keep) -> rustix::io::Result<Vec<Attribute>> {
         let (attributes, failed) = read(
             keep,
             |room| self.list(room),

@@ -18,7 +18,7 @@ use super::{
     sync_directory,
 };
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::{Entry, file_type};
+use crate::manifest::{Entry, EntryKind, file_type};
 
 /// How often a file may appear and vanish under the final name before the commit gives up.
 const TRIES: usize = 8;
@@ -83,6 +83,31 @@ pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
             Err(slot.refused("is a block device; to write to it, name it as the destination"))
         }
         _ => Err(slot.refused("is a device, pipe or socket; refusing to replace it")),
+    }
+}
+
+/// Checks that the copy may put `entry` where an entry with the status `old` is.
+///
+/// # Errors
+/// `Kind::Refused` if it may not.
+pub fn check_place(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<()> {
+    let is_special = matches!(entry.kind, EntryKind::Special(_));
+    if rules.no_clobber {
+        let may_be_same = match entry.kind {
+            EntryKind::File => {
+                file_type(old) == FileType::RegularFile && old.st_size as u64 == entry.size
+            }
+            EntryKind::Pipe => false,
+            _ => file_type(old) != FileType::Directory,
+        };
+        return match may_be_same {
+            true => Ok(()),
+            false => Err(existing::stays(slot, rules)),
+        };
+    }
+    match is_special && file_type(old) != FileType::Directory {
+        true => Ok(()),
+        false => may_replace(slot, old),
     }
 }
 

@@ -58,13 +58,11 @@ impl Directory {
             Ok(dir) => return Directory::open_up(dir, made, None),
             Err(cause) => cause,
         };
-        match slot.stat()? {
-            Some(stat) if file_type(&stat) == FileType::Symlink => Err(slot.refused(
-                "is a symbolic link, and a directory does not replace it; remove the link first",
-            )),
-            Some(stat) if file_type(&stat) != FileType::Directory => Err(slot.refused(
-                "is not a directory, and a directory does not replace it; remove it first",
-            )),
+        let stat = slot.stat()?;
+        if let Some(refused) = stat.and_then(|stat| is_in_the_way(slot, &stat)) {
+            return Err(refused);
+        }
+        match stat {
             Some(_) if Errno::from_io_error(&closed) == Some(Errno::ACCESS) => {
                 let mode = unlock(slot).map_err(|_| slot.error("cannot open", closed))?;
                 let dir = slot.dir.child(&slot.name);
@@ -78,6 +76,37 @@ impl Directory {
     /// Enters an existing directory that the typed path leads to.
     pub fn enter(dir: Arc<Dir>) -> Result<Directory> {
         Directory::open_up(dir, false, None)
+    }
+
+    /// Enters an existing directory to look at its entries. It gets no permissions, and never a mode
+    /// or times.
+    pub fn look(dir: Arc<Dir>) -> Directory {
+        Directory {
+            dir,
+            above: None,
+            made: false,
+            fresh: false,
+            restore: None,
+        }
+    }
+
+    /// The directory in `slot`, to look at its entries. None if it does not exist.
+    ///
+    /// # Errors
+    /// If something else is there, or it cannot be looked at.
+    pub fn look_for(slot: &EntrySlot) -> Result<Option<Directory>> {
+        if slot.fresh {
+            return Ok(None);
+        }
+        let Some(stat) = slot.stat()? else {
+            return Ok(None);
+        };
+        if let Some(refused) = is_in_the_way(slot, &stat) {
+            return Err(refused);
+        }
+        let dir = slot.dir.child(&slot.name);
+        let dir = dir.map_err(|cause| slot.error("cannot open", cause))?;
+        Ok(Some(Directory::look(dir)))
     }
 
     /// Enters an existing directory to delete what is in it.
@@ -171,6 +200,9 @@ impl Directory {
 
     /// Sets mode and times, as the rules say, after the last child is in place.
     pub fn finish(mut self, entry: &Entry, rules: &Rules) -> Result<()> {
+        if rules.dry_run {
+            return Ok(());
+        }
         let is_ours = self.made || !rules.untouched;
         let is_preserved = rules.keep.perms && is_ours;
         // For messages.
@@ -251,6 +283,21 @@ impl Drop for Directory {
         if let Some(mode) = self.restore {
             // A drop cannot report an error.
             let _ = self.chmod(mode);
+        }
+    }
+}
+
+/// The error for an entry that is no directory, where one is to be made.
+fn is_in_the_way(slot: &EntrySlot, stat: &Stat) -> Option<Error> {
+    match file_type(stat) {
+        FileType::Directory => None,
+        FileType::Symlink => Some(slot.refused(
+            "is a symbolic link, and a directory does not replace it; remove the link first",
+        )),
+        _ => {
+            Some(slot.refused(
+                "is not a directory, and a directory does not replace it; remove it first",
+            ))
         }
     }
 }

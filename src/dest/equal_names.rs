@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, fstatfs, ioctl_getflags, unlinkat};
 
-use super::EntrySlot;
 use super::own_names::{OwnName, random_name};
+use super::{EntrySlot, Rules};
 use crate::dir::Dir;
 use crate::manifest::Name;
 
@@ -23,8 +23,16 @@ pub struct Spelling {
 }
 
 /// Tests a directory: makes a file, looks for it under other spellings, and removes it. Where no
-/// file can be made, no new name can appear either, so all spellings count as different.
-pub fn spelling(dir: &Arc<Dir>) -> Spelling {
+/// file can be made, no new name can appear either, so all spellings count as different. So they do
+/// in a dry run, which makes none.
+pub fn spelling(dir: &Arc<Dir>, rules: &Rules) -> Spelling {
+    match rules.dry_run {
+        true => Spelling::default(),
+        false => tested_spelling(dir),
+    }
+}
+
+fn tested_spelling(dir: &Arc<Dir>) -> Spelling {
     let test = |found_as: &dyn Fn(&Path) -> bool, name: &OsStr| {
         let mut dotted = name.to_owned();
         dotted.push(".");
@@ -85,8 +93,9 @@ pub struct Spellings {
 
 impl Spellings {
     /// True if two names of a copy could be one name in `dir`. Most local file systems say so
-    /// themselves; of any other the first directory is tested.
-    pub fn may_confuse(&mut self, dir: &Arc<Dir>) -> bool {
+    /// themselves; of any other the first directory is tested. A dry run makes no file for that, and
+    /// takes names for different.
+    pub fn may_confuse(&mut self, dir: &Arc<Dir>, rules: &Rules) -> bool {
         const CASEFOLD: u32 = 0x4000_0000;
         const EXT4: u64 = 0xef53;
         const XFS: u64 = 0x5846_5342;
@@ -103,7 +112,7 @@ impl Spellings {
             EXT4 | TMPFS | F2FS | BCACHEFS => {
                 ioctl_getflags(&*handle).is_ok_and(|flags| flags.bits() & CASEFOLD != 0)
             }
-            _ => self.tested(dir),
+            _ => !rules.dry_run && self.tested(dir),
         }
     }
 }
@@ -118,7 +127,7 @@ impl Spellings {
         let Some(forms) = treats_forms_as_equal(dir) else {
             return true;
         };
-        let confuse = forms || spelling(dir) != Spelling::default();
+        let confuse = forms || tested_spelling(dir) != Spelling::default();
         self.confuse.insert(device, confuse);
         confuse
     }
@@ -126,6 +135,7 @@ impl Spellings {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::rules;
     use super::*;
     use crate::dir::Handles;
 
@@ -133,7 +143,7 @@ mod tests {
     fn a_directory_is_asked_and_left_as_it_was() {
         let temp = tempfile::tempdir().unwrap();
         let dir = Dir::root(temp.path(), &Arc::new(Handles::default())).unwrap();
-        assert_eq!(spelling(&dir), Spelling::default());
+        assert_eq!(spelling(&dir, &rules()), Spelling::default());
         assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 }

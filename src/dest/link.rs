@@ -30,8 +30,11 @@ use crate::manifest::{Entry, EntryKind, file_type};
 /// Longest text of a link on Linux, in bytes.
 const TEXT_MAX: usize = 4095;
 
-/// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
-pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
+/// Checks that the text of the symbolic link `entry` is possible and allowed; returns it.
+///
+/// # Errors
+/// If it is not.
+pub fn check_symlink<'a>(slot: &EntrySlot, entry: &'a Entry, rules: &Rules) -> Result<&'a [u8]> {
     let EntryKind::Symlink(text) = &entry.kind else {
         return Err(broken(slot, "a symbolic link without a target"));
     };
@@ -43,6 +46,12 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
             "is a symbolic link that may lead out of the directory that this key is confined to",
         ));
     }
+    Ok(text)
+}
+
+/// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
+pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
+    let text = check_symlink(slot, entry, rules)?;
     let failed = |cause: io::Error| match Errno::from_io_error(&cause) {
         // symlink(2) returns PERM where links are not supported; FUSE file systems return the
         // others.
@@ -53,7 +62,7 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
         _ => hints::name_error(slot, "cannot create the symbolic link", cause),
     };
     let dir = slot.dir.handle().map_err(failed)?;
-    let make = |name: &OsStr| symlinkat(text.as_slice(), &*dir, name);
+    let make = |name: &OsStr| symlinkat(text, &*dir, name);
     match make(slot.name.as_os_str()) {
         Ok(()) => {}
         Err(Errno::EXIST) => {

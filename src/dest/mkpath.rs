@@ -23,10 +23,7 @@ const MODE: u32 = 0o777;
 /// # Errors
 /// `Kind::Write` if one cannot be made.
 pub(super) fn make(reach: Reach<'_>, path: &Path, whole: bool, fsync: bool) -> Result<()> {
-    let dir = match whole {
-        true => path,
-        false => path.parent().unwrap_or(Path::new("")),
-    };
+    let dir = needed(path, whole);
     if dir.as_os_str().is_empty() {
         return Ok(());
     }
@@ -34,6 +31,30 @@ pub(super) fn make(reach: Reach<'_>, path: &Path, whole: bool, fsync: bool) -> R
         Some(confine) => make_confined(confine, dir, fsync),
         None => make_anywhere(reach, dir, fsync),
     }
+}
+
+/// The directory that must exist: that of the last component, or `path` itself if `whole`.
+fn needed(path: &Path, whole: bool) -> &Path {
+    match whole {
+        true => path,
+        false => path.parent().unwrap_or(Path::new("")),
+    }
+}
+
+/// True if [`make`] would make a directory.
+pub(super) fn is_missing(reach: Reach<'_>, path: &Path, whole: bool) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = needed(path, whole);
+    if dir.as_os_str().is_empty() {
+        return false;
+    }
+    let is_not_found = |cause: std::io::Error| cause.kind() == ErrorKind::NotFound;
+    let Some(confine) = reach.confine else {
+        return dir.metadata().err().is_some_and(is_not_found);
+    };
+    // A path that leads outside is refused by what follows.
+    let names = confine.names(dir.as_os_str().as_bytes());
+    names.is_ok_and(|names| confine.enter(&names).err().is_some_and(is_not_found))
 }
 
 fn failed(path: &Path, cause: std::io::Error) -> Error {

@@ -18,6 +18,7 @@
 
 mod attributes;
 mod basis;
+mod changed;
 mod commit;
 mod conflict;
 mod device;
@@ -71,6 +72,8 @@ use crate::keep::{Keep, MetadataChanges, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, file_type};
 
 pub use self::basis::Basis;
+pub use self::changed::{changes, changes_of_directory, status, status_of};
+pub use self::commit::check_place;
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
 pub use self::equal_names::{Spelling, Spellings, spelling};
@@ -89,12 +92,12 @@ pub use self::unchanged::{Standing, UnchangedFile, correct, standing};
 pub use self::write_test::{WriteTest, try_writing};
 pub use crate::dir::home::own as home_directory;
 pub use directory::Directory;
-pub use link::{LinkTarget, place_hard_link, place_symlink};
+pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
 pub use resolve::{Spec, resolve};
 pub use root::{Landing, RootTarget, Source};
-pub use secret::{UserKey, user_key};
+pub use secret::{UserKey, stored_user_key, user_key};
 pub use slot::EntrySlot;
 pub use small::place_small;
 pub use space::check_free_space;
@@ -134,6 +137,8 @@ pub struct Rules {
     pub direct_io: bool,
     /// `--drop-cache`: written data does not stay in the page cache.
     pub drop_cache: bool,
+    /// `--dry-run`: nothing is written, and no mode changes.
+    pub dry_run: bool,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,

@@ -132,6 +132,25 @@ impl ExistingPlace<'_> {
         }
     }
 
+    /// In a dry run with `--mkpath`: the source's place in a directory that does not exist. With
+    /// `whole`, that is the destination itself.
+    pub(super) fn would_be_made(&self, source: &Source, whole: bool) -> Resolved {
+        let root = source.root;
+        let name = root.name.as_bytes().to_vec();
+        match (whole, root.is_directory) {
+            (true, true) if root.contents => Resolved::missing(self.path.clone(), Vec::new()),
+            (true, _) => Resolved::missing(self.path.join(&root.name), name),
+            (false, true) => Resolved::missing(self.path.clone(), Vec::new()),
+            (false, false) => {
+                let name = self
+                    .path
+                    .file_name()
+                    .map_or(name, |name| name.as_bytes().to_vec());
+                Resolved::missing(self.path.clone(), name)
+            }
+        }
+    }
+
     fn usage(&self, message: &str) -> Error {
         Error::new(Kind::Usage, Side::Dest, message).at(&self.path)
     }
@@ -175,6 +194,16 @@ impl Resolved {
         }
     }
 
+    /// In a dry run: a name in a directory that does not exist.
+    pub(super) fn missing(path: PathBuf, listed: Vec<u8>) -> Resolved {
+        Resolved {
+            landing: Landing::Missing(path),
+            within: false,
+            listed,
+            existing: None,
+        }
+    }
+
     /// A directory that an interrupted copy has made.
     pub(super) fn begun(slot: EntrySlot, dir: &Arc<Dir>) -> Resolved {
         Resolved {
@@ -195,6 +224,7 @@ impl Resolved {
                 (Some(slot.dir.identity()), names)
             }
             (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
+            (Landing::Missing(path), _) => (None, vec![path.as_os_str().as_bytes()]),
             (Landing::Exit(_), existing) => (existing.map(|(identity, _)| identity), vec![]),
         }
     }

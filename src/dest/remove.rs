@@ -16,6 +16,8 @@ const READING_MAX: usize = 32;
 /// Removes entries, or only counts what it would remove.
 pub struct Remover<'a> {
     pub only_counts: bool,
+    /// No permissions are added to look into a directory.
+    pub only_looks: bool,
     /// Device and inode of files and directories that are never removed.
     pub protected: &'a HashSet<(u64, u64)>,
     pub is_ending: &'a dyn Fn() -> bool,
@@ -168,7 +170,7 @@ impl Remover<'_> {
         let identity = (stat.st_dev, stat.st_ino);
         if file_type(&stat) == FileType::Directory {
             self.check_directory(slot, identity)?;
-            return Directory::enter_to_empty(slot).map(Removal::Directory);
+            return enter_to_delete(slot, self.only_looks).map(Removal::Directory);
         }
         if self.protected.contains(&identity) {
             return Err(slot.refused("is not deleted: it is the source"));
@@ -204,7 +206,7 @@ impl Remover<'_> {
             return Err(slot.unreadable(Errno::NOENT));
         };
         self.check_directory(slot, (stat.st_dev, stat.st_ino))?;
-        Directory::enter_to_empty(slot)
+        enter_to_delete(slot, self.only_looks)
     }
 
     /// Removes a directory whose entries were handled.
@@ -237,12 +239,16 @@ enum Emptied {
     HasMore,
 }
 
-/// Enters a directory to delete some of its entries.
+/// Enters a directory to delete some of its entries. If it `only_looks`, no permissions are added.
 ///
 /// # Errors
 /// If it cannot be opened.
-pub fn enter_to_delete(slot: &EntrySlot) -> Result<Directory> {
-    Directory::enter_to_empty(slot)
+pub fn enter_to_delete(slot: &EntrySlot, only_looks: bool) -> Result<Directory> {
+    if !only_looks {
+        return Directory::enter_to_empty(slot);
+    }
+    let gone = || slot.unreadable(Errno::NOENT);
+    Directory::look_for(slot)?.ok_or_else(gone)
 }
 
 /// Removes a directory unless something is left in it. True if it is removed.
@@ -333,6 +339,7 @@ mod tests {
         let slot = slot(root, name);
         let mut remover = Remover {
             only_counts,
+            only_looks: false,
             protected: &HashSet::new(),
             is_ending: &|| false,
             may_remove: &|| true,

@@ -41,6 +41,8 @@ pub struct Spec {
     pub fsync: bool,
     /// `--mkpath`: missing directories of the path are made.
     pub mkpath: bool,
+    /// `--dry-run`: no directory is made.
+    pub dry_run: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -72,7 +74,16 @@ pub fn resolve(
     if spec.mkpath {
         let whole = !place.alone || place.means_directory;
         let whole = whole && !spec.no_target_directory;
-        mkpath::make(reach, &place.path, whole, spec.fsync)?;
+        if spec.dry_run && mkpath::is_missing(reach, &place.path, whole) {
+            let missing = sources.iter();
+            let missing = missing.map(|source| place.would_be_made(source, whole));
+            let resolved: Vec<Resolved> = missing.collect();
+            refuse_twice(sources, &resolved)?;
+            return finish(spec, sources, resolved);
+        }
+        if !spec.dry_run {
+            mkpath::make(reach, &place.path, whole, spec.fsync)?;
+        }
     }
     let found = reach.find(&place.path)?;
     if spec.no_target_directory && !place.alone {
@@ -142,6 +153,9 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
     let mut targets = Vec::with_capacity(resolved.len());
     for (source, resolved) in sources.iter().zip(resolved) {
         let landing = match resolved.landing {
+            Landing::Name(slot) if resolved.within && spec.dry_run => {
+                Landing::Missing(slot.path().join(&source.root.name))
+            }
             Landing::Name(slot) if resolved.within => {
                 let dir = match &made {
                     Some(dir) => dir.clone(),

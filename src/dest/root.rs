@@ -40,6 +40,8 @@ pub enum Landing {
     Directory(Arc<Dir>),
     /// A pipe, a command or a character device, which keeps nothing.
     Exit(SinkSpec),
+    /// In a dry run: a name in a directory that does not exist and would be made.
+    Missing(PathBuf),
 }
 
 impl Source<'_> {
@@ -58,7 +60,7 @@ impl Landing {
         match self {
             Landing::Name(slot) => Some(&slot.dir),
             Landing::Directory(dir) => Some(dir),
-            Landing::Exit(_) => None,
+            Landing::Exit(_) | Landing::Missing(_) => None,
         }
     }
 
@@ -68,6 +70,7 @@ impl Landing {
             Landing::Name(slot) => slot.path(),
             Landing::Directory(dir) => dir.path(),
             Landing::Exit(exit) => exit.path().to_owned(),
+            Landing::Missing(path) => path.clone(),
         }
     }
 

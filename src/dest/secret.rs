@@ -40,6 +40,14 @@ pub fn user_key() -> &'static UserKey {
     })
 }
 
+/// The key, if it is stored already; nothing is made.
+pub fn stored_user_key() -> Option<[u8; LEN]> {
+    places().iter().find_map(|dir| match read(&dir.join(NAME)) {
+        FoundSecret::Key(key) => Some(key),
+        FoundSecret::Nothing | FoundSecret::Spoilt | FoundSecret::NotOurs => None,
+    })
+}
+
 /// Directories for the key, the best first. `sudo` may leave `HOME` as that of another user, where
 /// a file of this user would only be in the way.
 fn places() -> Vec<PathBuf> {

@@ -39,6 +39,7 @@ pub(super) fn rules() -> Rules {
         links_inside: false,
         direct_io: false,
         drop_cache: false,
+        dry_run: false,
         umask: 0o022,
     }
 }
@@ -121,6 +122,7 @@ pub(super) fn spec(ground: &Path, path: &str) -> Spec {
         no_target_directory: path.starts_with("-T "),
         inplace: false,
         fsync: false,
+        dry_run: false,
         confine: None,
     }
 }

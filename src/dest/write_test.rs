@@ -115,6 +115,7 @@ mod tests {
             inplace: false,
             fsync: false,
             mkpath: false,
+            dry_run: false,
             confine: None,
         }
     }

@@ -23,6 +23,8 @@ pub mod entry_table;
 pub mod entry_writer;
 pub mod files;
 mod hard_links;
+mod itemized;
+mod itemizer;
 pub mod jobs;
 pub mod journal_sync;
 pub mod messages;
@@ -126,6 +128,9 @@ impl Receiver {
     }
 
     fn frame(&self, connection: u16, frame: SealedChunk, worker: &mut Worker<'_>) {
+        if self.context.options.dry_run {
+            return self.entries.report.breach("data in a dry run");
+        }
         let (codec, wire_len) = (frame.header().codec.number(), frame.bytes().len());
         let Ok(encoded) = frame.open(&self.opener) else {
             // The frame is not from our peer, or was damaged on the way. The other chunks of this

@@ -207,6 +207,7 @@ impl Client<'_> {
         };
         self.request.check_selects(&server.host, &server.hello)?;
         self.request.check_archives(&server.host, &server.hello)?;
+        self.request.check_itemizes(&server.host, &server.hello)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;
@@ -260,7 +261,8 @@ impl Client<'_> {
         tokio::select! {
             over = conversing => over?,
             over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
-            () = chooser.run(listens, is_known) => {}
+            // A dry run sends no data, so that a firewall cannot end it.
+            () = chooser.run(listens, is_known), if !self.request.options.dry_run => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let SendController::Tuner(tuning) = helm {

@@ -1,8 +1,11 @@
 //! The loop of a session: it hands the peer's messages to the running end of a copy until all is in
 //! place or the copy ends.
 
+use std::sync::Arc;
+
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::itemized_list::ItemizedList;
 use crate::session::control_reader::ControlReader;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::wire::message::Message;
@@ -30,6 +33,16 @@ impl RunningEnd {
             RunningEnd::Receiving(end) if end.is_full() => Some(end),
             RunningEnd::Receiving(_) | RunningEnd::Sending(_) => None,
         }
+    }
+
+    /// The changes that the user sees, if they have no room for more.
+    fn full_list(&self) -> Option<Arc<ItemizedList>> {
+        let context = match self {
+            RunningEnd::Sending(end) => &end.sender.context,
+            RunningEnd::Receiving(end) => &end.receiver.context,
+        };
+        let list = &context.itemized;
+        list.is_full().then(|| list.clone())
     }
 
     /// Works off queued messages before `error` counts as the cause: they may have a better one.
@@ -70,6 +83,14 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             control_reader.pause(true);
             tokio::select! {
                 () = full.room() => {}
+                () = shutdown.wait() => return Err(shutdown.error()),
+            }
+            control_reader.pause(false);
+        }
+        if let Some(changes) = end.full_list() {
+            control_reader.pause(true);
+            tokio::select! {
+                () = changes.room() => {}
                 () = shutdown.wait() => return Err(shutdown.error()),
             }
             control_reader.pause(false);

@@ -228,6 +228,7 @@ pub fn rules(request: &Request) -> Rules {
         links_inside: false,
         direct_io: request.options.direct_io,
         drop_cache: request.options.drop_cache,
+        dry_run: request.options.dry_run,
         umask: process_umask(),
     }
 }
@@ -243,7 +244,7 @@ pub fn sessions(
     Sessions {
         own,
         before: before.to_vec(),
-        owner: owner::of(request),
+        owner: owner::of_copy(request),
         trusts: request.trust_partial,
         heard: None,
         tell: Arc::new(move |line| reporter.notice(line)),
@@ -286,6 +287,7 @@ fn spec(request: &Request) -> Spec {
         inplace: request.options.inplace,
         fsync: request.options.fsync,
         mkpath: request.options.mkpath,
+        dry_run: request.options.dry_run,
         confine: None,
     }
 }

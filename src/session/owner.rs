@@ -17,10 +17,19 @@ pub fn of(request: &Request) -> [u8; 16] {
     owner
 }
 
+/// The owner, or none for a dry run, which keeps nothing that could be owned: the key must not be
+/// made for it.
+pub fn of_copy(request: &Request) -> [u8; 16] {
+    match request.options.dry_run {
+        true => [0; 16],
+        false => of(request),
+    }
+}
+
 /// Adds to the hello what a server must know of its client.
 pub fn introduce(hello: Hello, request: &Request) -> Hello {
     Hello {
-        owner: format!("{:032x}", u128::from_be_bytes(of(request))),
+        owner: format!("{:032x}", u128::from_be_bytes(of_copy(request))),
         trust_partial: request.trust_partial,
         allow_empty: request.takes_empty(),
         polite: request.options.polite,
@@ -28,6 +37,8 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         mkpath: request.options.mkpath,
         selects: request.selects_there(),
         archives: request.archives(),
+        dry_run: request.options.dry_run,
+        itemizes: request.options.itemizes,
         ..hello
     }
 }

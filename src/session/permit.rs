@@ -76,6 +76,13 @@ impl Permit {
                  write (--write-only)",
             );
         }
+        let itemizes = open.options.itemizes || open.options.dry_run;
+        if itemizes && !open.role.sends() && self.access == PermittedAccess::Write {
+            return refused(
+                "this key does not allow --dry-run and --itemize-changes: it may only write \
+                 (--write-only), and they show what exists",
+            );
+        }
         let is_limited =
             self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
         let deletes = open.options.mirror.deletes && !open.role.sends();
@@ -196,6 +203,39 @@ mod tests {
         };
         let refused = permit.check(&asked).unwrap_err();
         assert!(refused.message.contains("--update"), "{refused}");
+    }
+
+    #[test]
+    fn a_key_that_may_only_write_shows_no_changes() {
+        let options = [
+            CopyOptions {
+                dry_run: true,
+                ..CopyOptions::default()
+            },
+            CopyOptions {
+                itemizes: true,
+                ..CopyOptions::default()
+            },
+        ];
+        for options in options {
+            let role = Role::Receiver {
+                path: b"x".to_vec(),
+                sources: Vec::new(),
+            };
+            let asked = Open {
+                role,
+                ..open(options)
+            };
+            let of = |access| Permit {
+                access,
+                ..Permit::default()
+            };
+            assert!(of(PermittedAccess::Full).check(&asked).is_ok());
+            // A dry run needs the permissions of the copy.
+            assert!(of(PermittedAccess::Read).check(&asked).is_err());
+            let refused = of(PermittedAccess::Write).check(&asked).unwrap_err();
+            assert!(refused.message.contains("--dry-run"), "{refused}");
+        }
     }
 
     #[test]

@@ -179,11 +179,13 @@ async fn copy<R: AsyncRead + Unpin>(
     )
     .await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
-    permit.check(&open)?;
-    permit.bound(&mut open)?;
     open.options.polite = client.polite;
     open.options.compares = Some(client.compares);
     open.options.mkpath = client.mkpath;
+    open.options.dry_run = client.dry_run;
+    open.options.itemizes = client.itemizes;
+    permit.check(&open)?;
+    permit.bound(&mut open)?;
     if open.options.nice {
         host::be_nice();
     }

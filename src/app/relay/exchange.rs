@@ -15,6 +15,7 @@ use crate::progress::Phase;
 use crate::session::connection_control::ConnectionControl;
 use crate::session::context::ClientContext;
 use crate::session::control_reader::lost;
+use crate::session::heartbeat::Heart;
 use crate::session::operands;
 use crate::session::request::Request;
 use crate::units::harmless;
@@ -93,11 +94,18 @@ pub struct Exchange<'a> {
     heard: RefCell<Counts>,
     account: watch::Sender<ProgressReport>,
     has_landed: watch::Sender<bool>,
+    hearts: &'a [Heart],
 }
 
 impl<'a> Exchange<'a> {
-    pub fn new(request: &'a Request, client: &'a ClientContext) -> Exchange<'a> {
+    /// `hearts` are those of both servers.
+    pub fn new(
+        request: &'a Request,
+        client: &'a ClientContext,
+        hearts: &'a [Heart],
+    ) -> Exchange<'a> {
         Exchange {
+            hearts,
             request,
             client,
             told: Cell::new(false),
@@ -135,10 +143,20 @@ impl<'a> Exchange<'a> {
             let said = self.of_receiver(said).map_err(|error| line.cut(error))?;
             let is_done = matches!(said, RelayStep::Done);
             line.pass(said).await?;
+            if self.client.itemized.is_full() {
+                // Neither server is heard while the user reads, so their silence means nothing.
+                self.pause(true);
+                self.client.itemized.room().await;
+                self.pause(false);
+            }
             if is_done {
                 return Ok(());
             }
         }
+    }
+
+    fn pause(&self, is_paused: bool) {
+        self.hearts.iter().for_each(|heart| heart.pause(is_paused));
     }
 
     fn of_sender(&self, message: Message) -> Result<RelayStep> {
@@ -246,6 +264,14 @@ impl<'a> Exchange<'a> {
             }
             Message::Deleted(deleted) => {
                 self.client.deletions.add(&deleted);
+                RelayStep::Taken
+            }
+            Message::Itemized(changes) => {
+                let options = &self.request.options;
+                if !options.itemizes && !options.dry_run {
+                    return Ok(RelayStep::OutOfPlace);
+                }
+                self.client.itemized.add(&changes);
                 RelayStep::Taken
             }
             message @ (Message::SumUp(_)

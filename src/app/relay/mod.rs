@@ -112,6 +112,8 @@ async fn log_in(
     request.check_selects(source, &from.hello)?;
     request.check_archives(source, &from.hello)?;
     request.check_archives(dest, &to.hello)?;
+    request.check_itemizes(source, &from.hello)?;
+    request.check_itemizes(dest, &to.hello)?;
     let of_sender = Hello {
         selects: false,
         ..owner::introduce(told(&from.hello), request)
@@ -121,6 +123,8 @@ async fn log_in(
         compares: request.options.compares_remotely(),
         selects: request.selects_there(),
         archives: request.archives(),
+        dry_run: request.options.dry_run,
+        itemizes: request.options.itemizes,
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
@@ -169,7 +173,7 @@ impl RelayedSession<'_> {
         if self.session.attempt == Attempt::First {
             self.client.progress.set_phase(Phase::Scanning);
         }
-        let _hearts = [self.heart(sender), self.heart(receiver)];
+        let hearts = [self.heart(sender), self.heart(receiver)];
         if self.request.options.follow_ms.is_some() {
             let control = sender.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
@@ -180,7 +184,7 @@ impl RelayedSession<'_> {
         let (to_receiver, drain) = in_login(Flow::Out, may_pass, &receiver.control);
         let (at_sender, sender_listens) = oneshot::channel();
         let (at_receiver, receiver_listens) = oneshot::channel();
-        let exchange = Exchange::new(self.request, self.client);
+        let exchange = Exchange::new(self.request, self.client, &hearts);
         let routes = RelayRoutes {
             request: self.request,
             client: self.client,
@@ -206,9 +210,11 @@ impl RelayedSession<'_> {
             to: sender.control.clone(),
             incoming: &mut receiver.incoming,
         };
+        let is_dry = self.request.options.dry_run;
         let conclusion = tokio::select! {
             over = converse(&exchange, sending, receiving) => over?,
-            never = routes.run(sender_listens, receiver_listens) => match never {},
+            // A dry run sends no data, so that a firewall cannot end it.
+            never = routes.run(sender_listens, receiver_listens), if !is_dry => match never {},
             never = pass_through(data, drain) => match never {},
             never = self.follow_rate(&sender.control) => match never {},
         };

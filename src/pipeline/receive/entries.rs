@@ -88,7 +88,7 @@ impl Entries {
 
     /// The place for an entry, and the hash of its path; None if its directory is not known.
     pub fn locate(&self, entry: &Entry) -> (Location, Option<Hash>) {
-        let is_listing = self.context().digests.is_some();
+        let is_listing = self.is_listing();
         let table = self.table();
         (
             table.locate(entry.id, entry.parent, &entry.name, is_listing),
@@ -96,11 +96,16 @@ impl Entries {
         )
     }
 
+    /// True if the paths of entries are needed.
+    fn is_listing(&self) -> bool {
+        self.context().digests.is_some() || self.report.itemizer.is_on()
+    }
+
     /// The same for an entry that is new; None if it is in place, failed or being received. One
     /// look at the table: when the last child of a directory is accounted for, the directory leaves
     /// it.
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
-        let is_listing = self.context().digests.is_some();
+        let is_listing = self.is_listing();
         let table = self.table();
         (!table.is_known(entry.id)).then(|| {
             (
@@ -132,8 +137,24 @@ impl Entries {
         }
     }
 
-    /// Corrects the metadata of an unchanged file.
+    /// Corrects the metadata of an unchanged file, and reports what changes.
     pub fn correct(&self, file: &IncomingFile, unchanged: &UnchangedFile) -> Result<()> {
+        let IncomingFile {
+            entry,
+            slot,
+            listed,
+            ..
+        } = file;
+        let item = self.change(slot, entry, listed.as_ref(), false)?;
+        if !self.rules.dry_run {
+            self.correct_metadata(file, unchanged)?;
+        }
+        let existing = unchanged.existing();
+        self.itemize(item, entry, Some((existing.dev, existing.ino)));
+        Ok(())
+    }
+
+    fn correct_metadata(&self, file: &IncomingFile, unchanged: &UnchangedFile) -> Result<()> {
         dest::correct(&file.slot, &file.entry, unchanged, &self.rules)?;
         match self.rules.fsync {
             // The run that copied it may not have made it durable.
@@ -149,6 +170,12 @@ impl Entries {
         self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
+    }
+
+    /// Accounts for an entry that would be copied (`--dry-run`).
+    pub fn would_be_placed(&self, id: EntryId, parent: EntryId) {
+        self.report.acks.entry(id);
+        self.settle(id, parent);
     }
 
     /// Accounts for an entry that is not copied because of what is at the destination.
@@ -192,7 +219,7 @@ impl Entries {
         let claim = || self.table().claim_name(entry.id, entry.parent, &slot.name);
         let mut claimed = claim();
         if claimed == NameClaim::Ask {
-            let spelling = dest::spelling(&slot.dir);
+            let spelling = dest::spelling(&slot.dir, &self.rules);
             self.table().set_spelling(entry.parent, spelling);
             claimed = claim();
         }
@@ -213,7 +240,8 @@ impl Entries {
         slot: &EntrySlot,
         existing: Option<&ExistingEntry>,
     ) {
-        if entry.links <= 1 {
+        // A dry run makes no links.
+        if entry.links <= 1 || self.rules.dry_run {
             return;
         }
         let inode = match existing {
@@ -263,6 +291,11 @@ impl Entries {
             list.add(listed, digest);
             list.remember(&entry, digest);
         }
+        if let Some(existing) = existing {
+            let itemizer = &self.report.itemizer;
+            let path = itemizer.path(listed.as_ref());
+            itemizer.add_first(&entry, &path, Some((existing.dev, existing.ino)));
+        }
         context.progress.add_resumed(entry.size);
         context.progress.add_resumed_files(1);
         context.progress.add_files(1);
@@ -285,6 +318,7 @@ impl Entries {
 
     /// Accounts for an entry, and finishes the directories that are complete as a result.
     pub fn settle(&self, id: EntryId, parent: EntryId) {
+        self.report.itemizer.forget(id);
         let full = self.table().account(id, parent);
         self.finish_directories(full);
     }
@@ -314,6 +348,7 @@ impl Entries {
         let mut table = self.table();
         if table.take_done() {
             drop(table);
+            self.report.itemizer.flush(self.context());
             if self.mirror.begin(&self.report) {
                 self.complete();
             }
@@ -364,6 +399,7 @@ impl Entries {
 
     /// Ends the copy: everything is in place.
     fn complete(&self) {
+        self.report.itemizer.flush(self.context());
         self.settle_journal_sync();
         self.journal_done();
         if let Some(list) = &self.context().digests {

@@ -28,10 +28,9 @@ const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
 
 /// A directory whose children are still arriving.
 pub struct OpenDirectory {
-    /// None if it could not be made: its children fail with it.
+    /// None if there is none, as `lack` says.
     pub directory: Option<Directory>,
-    /// It was not made (`--existing`), nor are its children.
-    left_out: bool,
+    lack: Lack,
     pub entry: Entry,
     pub listed: Option<ListedPath>,
     /// The hash of its path below the roots.
@@ -43,6 +42,17 @@ pub struct OpenDirectory {
     /// Number of children in place or failed, and of all children once that is known.
     settled: u64,
     children: Option<u64>,
+}
+
+/// Why there is no directory at the destination, if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// It could not be made: its children fail with it.
+    Failed,
+    /// It was not made (`--existing`), nor are its children.
+    LeftOut,
+    /// It would be made (`--dry-run`), and so would its children.
+    Planned,
 }
 
 /// Where a directory is in the copy.
@@ -63,6 +73,8 @@ pub enum Location {
     Lost,
     /// The entry's directory was not made (`--existing`).
     LeftOut,
+    /// The entry's directory would be made (`--dry-run`), so nothing is there.
+    Planned(Option<ListedPath>),
     /// The entry's directory has not been announced yet.
     Unknown,
 }
@@ -110,6 +122,7 @@ impl EntryTable {
                 Landing::Name(slot) => Location::Slot(slot.clone(), listed),
                 Landing::Directory(dir) => Location::Directory(dir.clone(), listed),
                 Landing::Exit(exit) => Location::Exit(exit.clone(), listed),
+                Landing::Missing(_) => Location::Planned(listed),
             };
         }
         let Some(node) = self.directories.get(&parent) else {
@@ -119,10 +132,11 @@ impl EntryTable {
             .listed
             .as_ref()
             .map(|listed| listed.child(name.as_bytes()));
-        match &node.directory {
-            Some(directory) => Location::Slot(directory.slot(name.clone()), listed),
-            None if node.left_out => Location::LeftOut,
-            None => Location::Lost,
+        match (&node.directory, node.lack) {
+            (Some(directory), _) => Location::Slot(directory.slot(name.clone()), listed),
+            (None, Lack::LeftOut) => Location::LeftOut,
+            (None, Lack::Planned) => Location::Planned(listed),
+            (None, Lack::Failed) => Location::Lost,
         }
     }
 
@@ -209,12 +223,17 @@ impl EntryTable {
         directory: Option<Directory>,
         listed: Option<ListedPath>,
     ) {
-        self.add(entry, directory, listed, false);
+        self.add(entry, directory, listed, Lack::Failed);
     }
 
     /// Adds a directory that is not made, nor are its children.
     pub fn leave_out_directory(&mut self, entry: Entry) {
-        self.add(entry, None, None, true);
+        self.add(entry, None, None, Lack::LeftOut);
+    }
+
+    /// Adds a directory that would be made (`--dry-run`).
+    pub fn plan_directory(&mut self, entry: Entry, listed: Option<ListedPath>) {
+        self.add(entry, None, listed, Lack::Planned);
     }
 
     fn add(
@@ -222,7 +241,7 @@ impl EntryTable {
         entry: Entry,
         directory: Option<Directory>,
         listed: Option<ListedPath>,
-        left_out: bool,
+        lack: Lack,
     ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
@@ -238,7 +257,7 @@ impl EntryTable {
         };
         let node = Box::new(OpenDirectory {
             directory,
-            left_out,
+            lack,
             place,
             source_names: None,
             path: path.unwrap_or_default(),

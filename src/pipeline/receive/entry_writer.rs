@@ -3,6 +3,8 @@
 //! thread, so that the task that reads control messages never waits for a disk. The order ensures
 //! that a parent exists before its children.
 
+mod dry_run;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,9 +19,10 @@ use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
 use super::sums::OwnSums;
-use crate::dest::{self, Directory, EntrySlot, SinkSpec, Standing};
-use crate::dir::Handles;
+use crate::dest::{self, Directory, EntrySlot, Placement, SinkSpec, Standing};
+use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
+use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::journal::record::{self, Hash};
 use crate::journal::{self, Journal};
 use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
@@ -44,6 +47,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
     receiver.messages.take_all(|message| {
         if !receiver.context.is_ending() {
             writer.take(message);
+            receiver.entries.report.itemizer.flush(&receiver.context);
         }
     });
 }
@@ -171,31 +175,34 @@ impl EntryWriter<'_> {
             };
             let (id, size) = (entry.id, entry.size);
             let small = match (spot, path) {
-                // The file is sent, and fails then for that reason.
-                (Location::Slot(slot, _), Some(_))
-                    if self.entries().check_name(&entry, &slot).is_err() =>
-                {
-                    Asked::Missing
-                }
                 (Location::Slot(slot, listed), Some(path)) => {
-                    let file = IncomingFile {
-                        entry,
-                        slot,
-                        listed,
-                        path,
-                    };
-                    self.small_file(file)
+                    match self.entries().check_name(&entry, &slot) {
+                        Ok(()) => self.small_file(IncomingFile {
+                            entry,
+                            slot,
+                            listed,
+                            path,
+                        }),
+                        Err(error) if self.is_dry() => {
+                            Asked::Failed(Box::new((entry.parent, error)))
+                        }
+                        // The file is sent, and fails then for that reason.
+                        Err(_) => Asked::Missing,
+                    }
                 }
                 (Location::LeftOut, _) => Asked::Stays(entry.parent),
+                (Location::Planned(listed), _) => self.would_send_new(&entry, listed.as_ref()),
+                (Location::Lost, _) if self.is_dry() => Asked::Lost(entry.parent),
                 // The file fails when its pack arrives.
                 (Location::Lost, _) => Asked::Missing,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
             let kind = match &small {
                 Asked::Missing => WantKind::Fresh,
-                Asked::InPlace(..) | Asked::Failed(_) => WantKind::Skip,
+                Asked::InPlace(..) | Asked::Failed(_) | Asked::Lost(_) => WantKind::Skip,
                 Asked::Unchanged(..) => WantKind::Unchanged,
                 Asked::Stays(_) => WantKind::Stays,
+                Asked::WouldSend(_) => WantKind::WouldSend,
                 Asked::Unread(placed) => {
                     self.entries().table().set_resuming(id);
                     let digest = placed.finished.digest.unwrap_or_default();
@@ -215,6 +222,11 @@ impl EntryWriter<'_> {
                     self.entries().found_unchanged(file, &unchanged);
                 }
                 Asked::Stays(parent) => self.entries().stays(id, parent),
+                Asked::WouldSend(parent) => self.entries().would_be_placed(id, parent),
+                Asked::Lost(parent) => {
+                    self.entries().report.failed_with_directory(id);
+                    self.entries().settle(id, parent);
+                }
                 Asked::Failed(failed) => {
                     let (parent, error) = *failed;
                     self.entries().fail(id, parent, &error);
@@ -233,6 +245,8 @@ impl EntryWriter<'_> {
                 Err(error) => Asked::Failed(Box::new((file.entry.parent, error))),
             },
             Ok(Standing::Stays) => Asked::Stays(file.entry.parent),
+            Ok(Standing::Copied) if self.is_dry() => self.would_send_small(&file),
+            Err(error) if self.is_dry() => Asked::Failed(Box::new((file.entry.parent, error))),
             // If the place cannot be looked at, the file fails when it is written.
             Ok(Standing::Copied) | Err(_) => self.receiver.resume.resume_small(file),
         }
@@ -275,8 +289,9 @@ impl EntryWriter<'_> {
                 let is_file = matches!(kind, EntryKind::File | EntryKind::Pipe);
                 return self.entry_stays(&entry, is_file);
             }
+            (Location::Planned(listed), _) => return self.would_be_new(entry, listed),
             (Location::Directory(dir, listed), EntryKind::Directory) => {
-                self.directory(entry, Directory::enter(dir), listed, path);
+                self.directory_of_root(entry, dir, listed, path);
             }
             (Location::Directory(..), _) => {
                 self.breach("an entry that differs from its announcement")
@@ -284,7 +299,7 @@ impl EntryWriter<'_> {
             (Location::Slot(slot, listed), EntryKind::Directory) => {
                 match self.entries().standing(&slot, &entry) {
                     Ok(Standing::Stays) => self.leave_out(entry),
-                    Ok(_) => self.directory(entry, Directory::make(&slot), listed, path),
+                    Ok(_) => self.directory_in(entry, &slot, listed, path),
                     Err(error) => self.directory(entry, Err(error), listed, path),
                 }
             }
@@ -300,11 +315,14 @@ impl EntryWriter<'_> {
                     _ => self.big_file(file),
                 };
             }
+            (Location::Exit(_, listed), EntryKind::File | EntryKind::Pipe) if self.is_dry() => {
+                return self.would_be_new(entry, listed);
+            }
             (Location::Exit(exit, listed), EntryKind::File | EntryKind::Pipe) => {
                 return Some(self.to_pipe(entry, &exit, (listed, path)));
             }
             (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
-            (Location::Slot(slot, _), EntryKind::Symlink(_) | EntryKind::Special(_)) => {
+            (Location::Slot(slot, listed), EntryKind::Symlink(_) | EntryKind::Special(_)) => {
                 match self.entries().standing(&slot, &entry) {
                     Ok(Standing::Stays) => return self.entry_stays(&entry, false),
                     Ok(_) => {}
@@ -313,12 +331,11 @@ impl EntryWriter<'_> {
                         return None;
                     }
                 }
-                if let EntryKind::Special(_) = entry.kind {
-                    self.special_file(&slot, &entry);
+                if self.is_dry() {
+                    self.would_place(&entry, &slot, listed.as_ref());
                     return None;
                 }
-                let placed = dest::place_symlink(&slot, &entry, &self.entries().rules).map(drop);
-                self.link_placed(&entry, placed);
+                self.link(&entry, &slot, listed.as_ref());
             }
             (Location::Slot(slot, listed), EntryKind::HardLink(first)) => {
                 match self.entries().standing(&slot, &entry) {
@@ -334,6 +351,10 @@ impl EntryWriter<'_> {
                     self.breach("a hard link to an entry that comes later");
                     return None;
                 }
+                if self.is_dry() {
+                    self.would_place(&entry, &slot, listed.as_ref());
+                    return None;
+                }
                 let from = self.entries().table().linked.first(first, &entry);
                 let Some(from) = from else {
                     // The first name failed here or at the sender, so this entry fails too. It is
@@ -344,12 +365,14 @@ impl EntryWriter<'_> {
                     self.entries().fail(entry.id, entry.parent, &error);
                     return None;
                 };
+                let entries = self.entries();
+                let is_at = (first, from.inode);
+                let item = entries.change_of_link(Some(&slot), &entry, is_at, listed.as_ref());
                 if let (Some(list), Some(listed)) = (&self.context().digests, listed) {
                     list.add_link(&entry, first, listed);
                 }
-                let placed =
-                    dest::place_hard_link(&from, &slot, &entry, &self.entries().rules).map(drop);
-                self.link_placed(&entry, placed);
+                let place = || dest::place_hard_link(&from, &slot, &entry, &entries.rules);
+                self.link_placed(&entry, item.and_then(|item| place().map(|_| item)));
             }
         }
         None
@@ -375,10 +398,19 @@ impl EntryWriter<'_> {
         None
     }
 
-    fn special_file(&self, slot: &EntrySlot, entry: &Entry) {
-        // False if it could not be made, which is counted.
-        let placed = dest::place_special(slot, entry, &self.entries().rules);
-        self.link_placed(entry, placed.map(drop));
+    /// A symbolic link or a special file.
+    fn link(&self, entry: &Entry, slot: &EntrySlot, listed: Option<&ListedPath>) {
+        let rules = &self.entries().rules;
+        let item = self.entries().change(slot, entry, listed, false);
+        let placed = item.and_then(|item| match entry.kind {
+            // False if it could not be made, which is counted.
+            EntryKind::Special(_) => {
+                dest::place_special(slot, entry, rules).map(|is_made| item.filter(|_| is_made))
+            }
+            _ => dest::place_symlink(slot, entry, rules)
+                .map(|placed| item.filter(|_| placed == Placement::Copied)),
+        });
+        self.link_placed(entry, placed);
     }
 
     /// Fails an entry whose name is not allowed here.
@@ -428,7 +460,16 @@ impl EntryWriter<'_> {
             }
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         }
-        let opened = match self.stands_already(&file.entry, &file.slot) {
+        if self.is_dry() {
+            return self.would_send(&file);
+        }
+        let stands = self.stands_already(&file.entry, &file.slot);
+        if matches!(stands, Ok(false))
+            && let Err(error) = self.itemize_file(&file)
+        {
+            return Some(self.or_skip(Err(error), id, parent));
+        }
+        let opened = match stands {
             Ok(true) => Ok(self.files().compare_whole(file, None)),
             Ok(false) if is_known => {
                 self.entries().table().set_resuming(id);
@@ -440,6 +481,14 @@ impl EntryWriter<'_> {
             Err(error) => Err(error),
         };
         Some(self.or_skip(opened, id, parent))
+    }
+
+    /// Finds out what changes when this file is in place.
+    fn itemize_file(&self, file: &IncomingFile) -> Result<()> {
+        let (entries, listed) = (self.entries(), file.listed.as_ref());
+        let item = entries.change(&file.slot, &file.entry, listed, true)?;
+        entries.itemize_later(item, &file.entry);
+        Ok(())
     }
 
     /// The request for a file that was opened. If that failed, the entry fails and the sender skips
@@ -478,7 +527,13 @@ impl EntryWriter<'_> {
             Ok(_) => {}
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         }
+        if self.is_dry() {
+            return self.would_send(&file);
+        }
         let rules = &self.entries().rules;
+        if let Err(error) = self.itemize_file(&file) {
+            return Some(self.or_skip(Err(error), id, parent));
+        }
         let opened = match rules
             .no_clobber
             .then(|| dest::existing(&file.slot))
@@ -494,6 +549,9 @@ impl EntryWriter<'_> {
     /// Opens the pipe that an entry is written to.
     fn to_pipe(&self, entry: Entry, sink: &SinkSpec, place: (Option<ListedPath>, Hash)) -> Want {
         let (id, parent) = (entry.id, entry.parent);
+        let entries = self.entries();
+        let item = entries.change_of_new(ItemAction::Sent, &entry, place.0.as_ref());
+        entries.itemize_later(item, &entry);
         let opened = self.files().begin_output(entry, sink, place);
         self.or_skip(opened, id, parent)
     }
@@ -533,6 +591,57 @@ impl EntryWriter<'_> {
                 Some(Want { entry: id, kind })
             }
         }
+    }
+
+    /// The existing directory that an operand goes into.
+    fn directory_of_root(
+        &self,
+        entry: Entry,
+        dir: Arc<Dir>,
+        listed: Option<ListedPath>,
+        path: Hash,
+    ) {
+        let entries = self.entries();
+        let old = entries.report.itemizer.status_before(dir.identity());
+        let entered = match self.is_dry() {
+            true => Ok(Directory::look(dir)),
+            false => Directory::enter(dir),
+        };
+        let made = entered.and_then(|directory| {
+            let item =
+                entries.change_of_directory(&directory, old.as_ref(), &entry, listed.as_ref())?;
+            entries.itemize(item, &entry, None);
+            Ok(directory)
+        });
+        self.directory(entry, made, listed, path);
+    }
+
+    /// A directory below another one.
+    fn directory_in(&self, entry: Entry, slot: &EntrySlot, listed: Option<ListedPath>, path: Hash) {
+        let entries = self.entries();
+        let is_on = entries.report.itemizer.is_on();
+        let old = is_on.then(|| dest::status(slot)).transpose();
+        let found = old.and_then(|old| {
+            let directory = match self.is_dry() {
+                true => Directory::look_for(slot)?,
+                false => Some(Directory::make(slot)?),
+            };
+            Ok((directory, old.flatten()))
+        });
+        let made = match found {
+            Ok((Some(directory), old)) => entries
+                .change_of_directory(&directory, old.as_ref(), &entry, listed.as_ref())
+                .map(|item| {
+                    entries.itemize(item, &entry, None);
+                    directory
+                }),
+            Ok((None, _)) => {
+                self.would_be_new(entry, listed);
+                return;
+            }
+            Err(error) => Err(error),
+        };
+        self.directory(entry, made, listed, path);
     }
 
     fn directory(
@@ -582,9 +691,10 @@ impl EntryWriter<'_> {
         }
     }
 
-    fn link_placed(&self, entry: &Entry, placed: Result<()>) {
+    fn link_placed(&self, entry: &Entry, placed: Result<Option<ItemizedEntry>>) {
         match placed {
-            Ok(()) => {
+            Ok(item) => {
+                self.entries().itemize(item, entry, None);
                 if let Some(list) = &self.context().digests {
                     list.links_placed(entry.id..entry.id.saturating_add(1));
                 }

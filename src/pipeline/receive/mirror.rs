@@ -52,6 +52,8 @@ struct Noted {
     seen: HashSet<(u64, u64)>,
     /// By entry number, the directory of each operand.
     roots: HashMap<EntryId, Arc<Dir>>,
+    /// The name of each operand below the destination.
+    names: HashMap<EntryId, Vec<u8>>,
     bytes: usize,
     /// Number of further directories, for which there was no room.
     left_out: u64,
@@ -86,6 +88,11 @@ impl Mirroring {
             let message = "nothing is deleted: too many operands in different directories";
             noted.forbidden = Some(Error::new(Kind::Refused, Side::Dest, message));
         }
+    }
+
+    /// Names the operands at the destination, for messages.
+    pub(super) fn set_names(&self, names: impl Iterator<Item = (EntryId, Vec<u8>)>) {
+        self.noted.lock().names = names.collect();
     }
 
     /// Never deletes these directories of the source, if it is on this machine.
@@ -129,11 +136,12 @@ impl Mirroring {
             self.noted.lock().entries += own.len() as u64;
             return;
         }
-        let confuses = self.spellings.lock().may_confuse(dir);
+        let confuses = self.spellings.lock().may_confuse(dir, &self.rules);
         let (_, mut way) = dir.below();
         if !way.is_empty() {
             way.push(b'/');
         }
+        let below = last_names(&way, place.depth);
         let mut noted = self.noted.lock();
         noted.entries += own.len() as u64;
         if place.depth == 0 && names.sums == [0] && !self.rules.force {
@@ -146,6 +154,10 @@ impl Mirroring {
         if noted.seen.contains(&dir.identity()) {
             return;
         }
+        let root_name = noted.names.get(&place.root).map_or(&b""[..], |name| name);
+        let slash: &[u8] = if root_name.is_empty() { b"" } else { b"/" };
+        let way = [root_name, slash, below].concat();
+        let below: Box<[u8]> = below.into();
         let weight = NOTED_WEIGHT + differ.weight() + 2 * way.len();
         if noted.bytes + weight > NOTED_BYTES_MAX {
             noted.left_out += 1;
@@ -156,7 +168,7 @@ impl Mirroring {
         noted.seen.insert(dir.identity());
         noted.directories.push(NotedDirectory {
             root: place.root,
-            below: last_names(&way, place.depth).into(),
+            below,
             way: way.into(),
             confuses,
             differ,
@@ -186,6 +198,7 @@ impl Mirroring {
         work.protected = noted.protected;
         work.keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
         work.fsync = self.rules.fsync;
+        work.only_looks = self.rules.dry_run;
         work.entries = noted.entries;
         work.left_out = noted.left_out;
         if report.context.options.mirror.most.is_some() {

@@ -118,6 +118,7 @@ impl PackPlacer {
         if let Some(journal) = self.entries.journal() {
             journal.finished(&records);
         }
+        self.entries.report.itemizer.flush(self.context());
         self.entries.report.acks.chunk(number);
         self.entries.table().chunks.done(number);
         self.entries.finish_directories(None);
@@ -129,7 +130,10 @@ impl PackPlacer {
         };
         let (slot, listed) = match location {
             Location::Slot(slot, listed) => (slot, listed),
-            Location::Directory(..) | Location::Exit(..) | Location::Unknown => {
+            Location::Directory(..)
+            | Location::Exit(..)
+            | Location::Planned(_)
+            | Location::Unknown => {
                 return self
                     .entries
                     .report
@@ -143,8 +147,15 @@ impl PackPlacer {
         if placed.is_ok() && matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
             return self.entries.stays(entry.id, entry.parent);
         }
-        match placed.and_then(|()| dest::place_small(&slot, entry, content, &self.entries.rules)) {
-            Ok(existing) => {
+        let item = placed.and_then(|()| self.entries.change(&slot, entry, listed.as_ref(), true));
+        let rules = &self.entries.rules;
+        let placed =
+            item.and_then(|item| Ok((item, dest::place_small(&slot, entry, content, rules)?)));
+        match placed {
+            Ok((item, existing)) => {
+                // With `--no-clobber` the same file may have been there.
+                self.entries
+                    .itemize(item.filter(|_| existing.is_some()), entry, None);
                 let digest = *blake3::hash(content).as_bytes();
                 match (&existing, path) {
                     (Some(existing), Some(path)) => {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex;
 
 use super::acks::Acks;
+use super::itemizer::Itemizer;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
@@ -31,11 +32,13 @@ pub struct Report {
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
     has_failed_to_write: AtomicBool,
+    pub(super) itemizer: Itemizer,
 }
 
 impl Report {
     pub fn new(context: Arc<Context>) -> Report {
         Report {
+            itemizer: Itemizer::new(&context.options),
             context,
             acks: Acks::default(),
             damaged: Mutex::default(),
@@ -101,6 +104,7 @@ impl Report {
             list.remember(entry, &digest);
             list.wait_room(|| context.is_ending());
         }
+        self.itemizer.placed(context, entry.id);
         self.acks.entry(entry.id);
     }
 

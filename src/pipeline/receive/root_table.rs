@@ -83,7 +83,7 @@ impl RootTable {
         landings.any(|landing| match landing {
             Landing::Directory(landing) => landing.identity() == dir.identity(),
             Landing::Name(slot) => slot.dir.identity() != dir.identity(),
-            Landing::Exit(_) => false,
+            Landing::Exit(_) | Landing::Missing(_) => false,
         })
     }
 }

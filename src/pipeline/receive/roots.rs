@@ -11,7 +11,9 @@ use rustix::rand::GetRandomFlags;
 use super::destination::{CopyDestination, To};
 use super::entries::Entries;
 use super::open_file::OpenFile;
-use crate::dest::{self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, user_key};
+use crate::dest::{
+    self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, stored_user_key, user_key,
+};
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
 use crate::journal::record::Hash;
@@ -42,9 +44,17 @@ impl Entries {
         same_machine.store(destination.same_machine, Relaxed);
         self.check_owners()?;
         self.context().progress.set_totals(roots.totals);
+        // A dry run does not make the key.
+        let key = || match self.rules.dry_run {
+            true => stored_user_key(),
+            false => Some(user_key().bytes),
+        };
         let unfinished = |slot: &EntrySlot, root: &Root| {
+            let Some(key) = key() else {
+                return false;
+            };
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
-            place.roots(&user_key().bytes) == Some(hash_of(std::slice::from_ref(root)))
+            place.roots(&key) == Some(hash_of(std::slice::from_ref(root)))
         };
         let targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.
@@ -55,7 +65,10 @@ impl Entries {
                 dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
             }
         };
-        self.open_journal(destination, &roots.roots, &targets, handles)?;
+        self.itemize_roots(&targets)?;
+        if !self.rules.dry_run {
+            self.open_journal(destination, &roots.roots, &targets, handles)?;
+        }
         // Files that are written in place have their space already, and users of `--inplace` often
         // have no more.
         // Nor is it known which files will stay.
@@ -87,7 +100,8 @@ impl Entries {
             }
         }
         let asks = exists && self.rules.update.asks();
-        let resumes = asks || self.journal().is_some_and(Journal::has_finished);
+        let resumes =
+            asks || self.rules.dry_run || self.journal().is_some_and(Journal::has_finished);
         self.context().say(Message::Landed(RootsResolved {
             names,
             resumes,
@@ -97,10 +111,28 @@ impl Entries {
         Ok(())
     }
 
+    /// Notes the names of the roots, and the directories as they are before the journal is made there.
+    fn itemize_roots(&self, targets: &[RootTarget]) -> Result<()> {
+        let itemizer = &self.report.itemizer;
+        if !itemizer.is_on() {
+            return Ok(());
+        }
+        for target in targets {
+            if let Landing::Directory(dir) = &target.landing {
+                itemizer.remember(dir.identity(), dest::status_of(dir)?);
+            }
+        }
+        itemizer.set_landed(targets.iter().map(|target| target.listed.clone()).collect());
+        Ok(())
+    }
+
     /// Keeps the operands, and the directories where they go, from being deleted.
     fn protect(&self, roots: &[Root], targets: &[RootTarget]) {
         let operands = roots.iter().map(|root| (root.dev, root.ino));
         self.mirror.protect_source(operands);
+        let names = targets.iter().map(|target| target.listed.clone());
+        let ids = roots.iter().map(|root| root.id);
+        self.mirror.set_names(ids.zip(names));
         let mut last = None;
         for dir in targets.iter().filter_map(|target| target.landing.dir()) {
             if last.replace(dir.identity()) != Some(dir.identity()) {
@@ -281,7 +313,7 @@ fn device_places(
 fn places(targets: &[RootTarget], first: &RootTarget) -> Vec<JournalPlace> {
     let name = |target: &RootTarget| match &target.landing {
         Landing::Name(slot) => slot.name.as_bytes().to_vec(),
-        Landing::Directory(_) | Landing::Exit(_) => Vec::new(),
+        Landing::Directory(_) | Landing::Exit(_) | Landing::Missing(_) => Vec::new(),
     };
     let names: Vec<Vec<u8>> = targets.iter().map(name).collect();
     let place = |dir: &Arc<Dir>| JournalPlace::new(dir.clone(), names.iter().map(|name| &name[..]));

@@ -137,7 +137,7 @@ impl OwnSums {
                 return Some(There::New);
             };
             // There each name is compared with the others when it is announced.
-            if self.spellings.may_confuse(&dir) {
+            if self.spellings.may_confuse(&dir, &entries.rules) {
                 return Some(There::New);
             }
             // A directory that cannot be read has nothing to compare; its files fail, or not, one

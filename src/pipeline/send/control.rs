@@ -84,6 +84,8 @@ impl SendControl {
                 }
                 // A list of digests needs the digests of files in place too, so they are read.
                 let asks = landed.resumes && self.context.digests.is_none();
+                // A dry run sends nothing, whatever the receiver says.
+                let asks = asks || self.context.options.dry_run;
                 let small = match (landed.ordered, asks) {
                     (true, _) => SmallFileMode::Ordered,
                     (false, true) => SmallFileMode::Resumes,
@@ -105,9 +107,17 @@ impl SendControl {
                 let is_there = |kind: &WantKind| {
                     matches!(
                         kind,
-                        WantKind::Skip | WantKind::Have(_) | WantKind::Unchanged | WantKind::Stays
+                        WantKind::Skip
+                            | WantKind::Have(_)
+                            | WantKind::Unchanged
+                            | WantKind::Stays
+                            | WantKind::WouldSend
                     )
                 };
+                let is_dry = self.context.options.dry_run;
+                if is_dry && !wants.iter().all(|want| is_answer_of_dry_run(&want.kind)) {
+                    return Err(UnexpectedMessage("a request for data in a dry run"));
+                }
                 let content = wants.iter().filter(|want| !is_there(&want.kind));
                 self.scheduler.want_small(content.map(|want| want.entry));
                 for want in wants {
@@ -141,6 +151,13 @@ impl SendControl {
                 }
             }
             Message::Deleted(deleted) => self.context.deletions.add(&deleted),
+            Message::Itemized(changes) => {
+                let options = &self.context.options;
+                if !options.itemizes && !options.dry_run {
+                    return Err(UnexpectedMessage("changes that it was not asked for"));
+                }
+                self.context.itemized.add(&changes);
+            }
             Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),
@@ -187,14 +204,27 @@ impl SendControl {
                 return Ok(());
             }
             kind @ (WantKind::Unchanged | WantKind::Stays) => {
-                if !self.context.options.update.asks() {
+                let options = &self.context.options;
+                // `--no-clobber` keeps files in a dry run without their digests.
+                if !options.update.asks() && !options.dry_run {
                     return Err(UnexpectedMessage("a file that it was not to compare"));
                 }
-                self.left(want.entry, kind == WantKind::Unchanged);
+                self.left(
+                    want.entry,
+                    match kind {
+                        WantKind::Unchanged => LeftAs::Unchanged,
+                        _ => LeftAs::Staying,
+                    },
+                );
                 return Ok(());
             }
-            WantKind::WouldSend => {
+            WantKind::WouldSend if !self.context.options.dry_run => {
                 return Err(UnexpectedMessage("an answer that only a dry run has"));
+            }
+            WantKind::WouldSend => {
+                // Further names of the file would become hard links, as in a copy.
+                self.left(want.entry, LeftAs::Planned);
+                return Ok(());
             }
             kind => kind,
         };
@@ -229,9 +259,10 @@ impl SendControl {
         Ok(())
     }
 
-    /// The receiver leaves an existing file as it is, or makes no new one.
-    fn left(&self, entry: EntryId, is_unchanged: bool) {
-        let Some(LeftFile { found, source }) = self.scheduler.leave(entry, is_unchanged) else {
+    /// The receiver leaves an existing file as it is, makes no new one, or only plans to.
+    fn left(&self, entry: EntryId, left: LeftAs) {
+        let is_placed = left != LeftAs::Staying;
+        let Some(LeftFile { found, source }) = self.scheduler.leave(entry, is_placed) else {
             // A pipe.
             if let Some(closed) = self.scheduler.close(entry) {
                 self.context.progress.end_name(entry);
@@ -239,7 +270,7 @@ impl SendControl {
             }
             return;
         };
-        if is_unchanged {
+        if left == LeftAs::Unchanged {
             self.context.progress.add_unchanged(found.size);
         }
         if let Some(share) = &self.share {
@@ -506,6 +537,23 @@ impl SendControl {
             self.context.progress.end_name(entry);
         }
         Ok(())
+    }
+}
+
+/// How the receiver leaves a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LeftAs {
+    Unchanged,
+    Staying,
+    /// It would be sent (`--dry-run`).
+    Planned,
+}
+
+/// True for an answer that asks for nothing.
+fn is_answer_of_dry_run(kind: &WantKind) -> bool {
+    match kind {
+        WantKind::Skip | WantKind::Unchanged | WantKind::Stays | WantKind::WouldSend => true,
+        WantKind::Fresh | WantKind::Have(_) | WantKind::Digest | WantKind::Compare(_) => false,
     }
 }
 

@@ -416,7 +416,11 @@ impl SourceWalk<'_> {
         self.sender
             .report
             .say_or_end(Message::Entries(vec![entry]))?;
-        self.sender.pipe(&pipe, origin)
+        match self.sender.context.options.dry_run {
+            // The receiver only says what it would do.
+            true => Ok(()),
+            false => self.sender.pipe(&pipe, origin),
+        }
     }
 
     /// Plans a hard link. It is announced when the first name is in place. If the first name

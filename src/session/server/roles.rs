@@ -83,6 +83,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         inplace: open.options.inplace,
         fsync: open.options.fsync,
         mkpath: open.options.mkpath,
+        dry_run: open.options.dry_run,
         confine,
     }
 }
@@ -185,6 +186,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         links_inside: false,
         direct_io: open.options.direct_io,
         drop_cache: open.options.drop_cache,
+        dry_run: open.options.dry_run,
         umask: process_umask(),
     }
 }

@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::session::host_pin::HostPin;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
-use crate::wire::message::{Ack, AllSent, Busy, Data, Listen, Roots};
+use crate::wire::message::{Ack, AllSent, Busy, Data, ItemizedEntries, Listen, Roots};
 
 struct Nobody;
 
@@ -77,7 +77,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
 #[test]
 fn a_fault_goes_on_without_its_path_and_words() {
     let (request, (client, told)) = (request(), client());
-    let exchange = Exchange::new(&request, &client);
+    let exchange = Exchange::new(&request, &client, &[]);
     let error = Error::new(Kind::Read, Side::Source, "no key for me@db1").at("/secret/a");
     let fault = Fault::of(&error, 3, 1);
     for said in [
@@ -96,7 +96,7 @@ fn a_fault_goes_on_without_its_path_and_words() {
 #[test]
 fn what_an_end_does_not_say_is_passed_to_nobody() {
     let (request, (client, _)) = (request(), client());
-    let exchange = Exchange::new(&request, &client);
+    let exchange = Exchange::new(&request, &client, &[]);
     let dial = Message::Dial(Listen {
         addresses: vec!["10.0.0.1".into()],
         port: 22,
@@ -127,6 +127,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::Account(ProgressReport::default()),
         Message::Conclusion(Conclusion::default()),
         Message::FileDigests(Vec::new()),
+        Message::Itemized(ItemizedEntries::default()),
     ] {
         let said = exchange.of_receiver(message.clone());
         assert!(matches!(said, Ok(RelayStep::OutOfPlace)), "{message:?}");
@@ -136,7 +137,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
 #[test]
 fn a_sender_passes_on_nothing_that_was_not_asked_for() {
     let (request, (client, _)) = (request(), client());
-    let exchange = Exchange::new(&request, &client);
+    let exchange = Exchange::new(&request, &client, &[]);
     for (name, is_asked_for) in [("a", true), (".bashrc", false)] {
         let root = Root {
             id: 1,

@@ -110,6 +110,8 @@ impl Drop for MirrorPlace {
 /// Questions and answers under way.
 pub(super) struct MirrorWork {
     only_counts: bool,
+    /// `--dry-run`: what would be deleted is reported, and nothing is deleted.
+    pub only_looks: bool,
     /// In the order in which they are asked about.
     places: Vec<NotedDirectory>,
     /// By entry number, the directory of each operand.
@@ -182,6 +184,7 @@ impl MirrorWork {
     ) -> MirrorWork {
         MirrorWork {
             only_counts: false,
+            only_looks: false,
             places,
             roots,
             next: 0,
@@ -288,6 +291,7 @@ impl MirrorWork {
         let (places, roots) = (take(&mut self.places), take(&mut self.roots));
         *self = MirrorWork {
             limit: Some(most.of(all)),
+            only_looks: self.only_looks,
             protected: take(&mut self.protected),
             keeps_times: self.keeps_times,
             fsync: self.fsync,
@@ -397,14 +401,17 @@ impl MirrorWork {
         };
         let names = noted.below.split(|byte| *byte == b'/');
         let mut above = Vec::new();
-        let mut directory = Directory::enter(root.clone())?;
+        let mut directory = match self.only_looks {
+            true => Directory::look(root.clone()),
+            false => Directory::enter(root.clone())?,
+        };
         for name in names.filter(|name| !name.is_empty()) {
             let Ok(name) = Name::try_from(name.to_vec()) else {
                 return Ok(None);
             };
             let slot = EntrySlot::new(directory.dir().clone(), name);
             above.push(directory);
-            directory = dest::enter_to_delete(&slot)?;
+            directory = dest::enter_to_delete(&slot, self.only_looks)?;
         }
         // Another process has replaced it.
         if directory.dir().identity() != noted.identity {
@@ -423,7 +430,7 @@ impl MirrorWork {
                 cause,
             )
         })?;
-        let changes = !self.only_counts;
+        let changes = !self.only_counts && !self.only_looks;
         Ok(Some(MirrorPlace {
             is_less: AtomicBool::new(false),
             times: (changes && self.keeps_times).then(|| times_of(&stat)),
@@ -537,7 +544,7 @@ impl MirrorWork {
         let mut holding: HashSet<usize> = HashSet::new();
         for (nth, extra) in take(&mut self.extra).into_iter().enumerate().rev() {
             let mut stays = extra.holds || holding.remove(&nth);
-            if !stays && !self.only_counts {
+            if !stays && !self.only_counts && !self.only_looks {
                 if self.is_at_limit() {
                     self.was_limited = true;
                 }
@@ -565,11 +572,13 @@ impl MirrorWork {
     fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
         let context = &report.context;
         let protected = take(&mut self.protected);
-        let (only_counts, limit, began) = (self.only_counts, self.limit, self.began);
+        let (only_counts, only_looks) = (self.only_counts, self.only_looks);
+        let (limit, began) = (self.limit, self.began);
         let deleted = Cell::new(self.deleted.get());
         let done = {
             let mut remover = Remover {
-                only_counts,
+                only_counts: only_counts || only_looks,
+                only_looks,
                 protected: &protected,
                 is_ending: &|| context.is_ending(),
                 began,
@@ -614,7 +623,9 @@ impl MirrorWork {
             paths: take(&mut self.told.paths),
         };
         if told.count > 0 {
-            report.context.deletions.add(&told);
+            let context = &report.context;
+            context.itemized.room_blocking(|| context.is_ending());
+            context.deletions.add(&told);
             report.context.say(Message::Deleted(told));
         }
     }

@@ -144,7 +144,7 @@ impl Scheduler {
     /// Forgets a file that the receiver leaves as it is. None if it failed here in the meantime.
     /// Further names of a file that is not unchanged are not linked to what is there, so the file is
     /// sent under the next one.
-    pub fn leave(&self, entry: EntryId, is_unchanged: bool) -> Option<LeftFile> {
+    pub fn leave(&self, entry: EntryId, is_placed: bool) -> Option<LeftFile> {
         let mut state = self.state.lock();
         let left = match state.asked.take_asked(entry) {
             Some(member) => LeftFile {
@@ -159,7 +159,7 @@ impl Scheduler {
                 }
             }
         };
-        if left.found.links > 1 && !is_unchanged {
+        if left.found.links > 1 && !is_placed {
             // Under one lock, because the walk goes on when nothing is asked.
             state.entries.fail(entry..entry + 1);
         }

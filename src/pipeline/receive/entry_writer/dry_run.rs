@@ -1,0 +1,172 @@
+//! The entry writer in a dry run: it looks at what exists and reports what a copy would change. It
+//! opens nothing for writing.
+
+use super::EntryWriter;
+use crate::dest::{self, EntrySlot};
+use crate::error::Result;
+use crate::itemize::{ItemAction, ItemizedEntry};
+use crate::keep::NotKept;
+use crate::manifest::{Entry, EntryKind, SpecialFile};
+use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::receive::open_file::IncomingFile;
+use crate::pipeline::receive::resume::Asked;
+use crate::wire::message::{Message, Want, WantKind};
+
+impl EntryWriter<'_> {
+    pub(super) fn is_dry(&self) -> bool {
+        self.entries().rules.dry_run
+    }
+
+    /// What would be done to the entry in `slot`. None if it would stay.
+    ///
+    /// # Errors
+    /// If the copy would fail.
+    fn plan(
+        &self,
+        slot: &EntrySlot,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+    ) -> Result<Option<ItemizedEntry>> {
+        let rules = &self.entries().rules;
+        let old = dest::status(slot)?;
+        if let Some(old) = old.filter(|_| slot.device.is_none()) {
+            dest::check_place(slot, entry, &old, rules)?;
+            if rules.no_clobber {
+                return Ok(None);
+            }
+        }
+        self.entries().change(slot, entry, listed, true)
+    }
+
+    /// A big file or a pipe that a copy would ask for.
+    pub(super) fn would_send(&self, file: &IncomingFile) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
+            Ok(Some(item)) => self.say_would_send(&file.entry, item),
+            Ok(None) => self.entry_stays(&file.entry, true),
+            Err(error) => Some(self.or_skip(Err(error), id, parent)),
+        }
+    }
+
+    /// The answer for a small file that a copy would ask for.
+    pub(super) fn would_send_small(&self, file: &IncomingFile) -> Asked {
+        let parent = file.entry.parent;
+        match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
+            Ok(Some(item)) => self.would_send_asked(&file.entry, item),
+            Ok(None) => Asked::Stays(parent),
+            Err(error) => Asked::Failed(Box::new((parent, error))),
+        }
+    }
+
+    /// The same in a directory that does not exist.
+    pub(super) fn would_send_new(&self, entry: &Entry, listed: Option<&ListedPath>) -> Asked {
+        let item = self
+            .entries()
+            .change_of_new(ItemAction::Sent, entry, listed);
+        match item {
+            Some(item) => self.would_send_asked(entry, item),
+            None => Asked::WouldSend(entry.parent),
+        }
+    }
+
+    fn would_send_asked(&self, entry: &Entry, item: ItemizedEntry) -> Asked {
+        self.entries().report.itemizer.would_send(entry.size);
+        self.entries().itemize(Some(item), entry, None);
+        Asked::WouldSend(entry.parent)
+    }
+
+    fn say_would_send(&self, entry: &Entry, item: ItemizedEntry) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        self.entries().report.itemizer.would_send(entry.size);
+        self.entries().itemize(Some(item), entry, None);
+        let kind = WantKind::WouldSend;
+        // Sent first, because the acknowledgement refers to this answer.
+        self.context()
+            .say(Message::Want(vec![Want { entry: id, kind }]));
+        self.entries().would_be_placed(id, parent);
+        None
+    }
+
+    /// An entry in a directory that does not exist, or one that is written to a pipe.
+    pub(super) fn would_be_new(&self, entry: Entry, listed: Option<ListedPath>) -> Option<Want> {
+        let entries = self.entries();
+        let made = |action| entries.change_of_new(action, &entry, listed.as_ref());
+        match entry.kind {
+            EntryKind::File | EntryKind::Pipe => {
+                return made(ItemAction::Sent).and_then(|item| self.say_would_send(&entry, item));
+            }
+            EntryKind::Directory => {
+                entries.itemize(made(ItemAction::Made), &entry, None);
+                self.would_make(entry, listed);
+                return None;
+            }
+            EntryKind::HardLink(first) => {
+                let item = entries.change_of_link(None, &entry, (first, None), listed.as_ref());
+                // Nothing is there, so nothing can fail.
+                entries.itemize(item.unwrap_or_default(), &entry, None);
+            }
+            EntryKind::Special(special) if !self.may_make(special) => {}
+            EntryKind::Symlink(_) | EntryKind::Special(_) => {
+                entries.itemize(made(ItemAction::Made), &entry, None);
+            }
+        }
+        entries.would_be_placed(entry.id, entry.parent);
+        None
+    }
+
+    /// A directory that would be made.
+    pub(super) fn would_make(&self, entry: Entry, listed: Option<ListedPath>) {
+        self.entries().report.acks.entry(entry.id);
+        self.entries().table().plan_directory(entry, listed);
+    }
+
+    /// A link or special file in an existing directory.
+    pub(super) fn would_place(&self, entry: &Entry, slot: &EntrySlot, listed: Option<&ListedPath>) {
+        let (id, parent) = (entry.id, entry.parent);
+        match self.planned(entry, slot, listed) {
+            Ok(item) => {
+                self.entries().itemize(item, entry, None);
+                self.entries().would_be_placed(id, parent);
+            }
+            Err(error) => self.entries().fail(id, parent, &error),
+        }
+    }
+
+    fn planned(
+        &self,
+        entry: &Entry,
+        slot: &EntrySlot,
+        listed: Option<&ListedPath>,
+    ) -> Result<Option<ItemizedEntry>> {
+        match entry.kind {
+            EntryKind::Special(special) if !self.may_make(special) => Ok(None),
+            EntryKind::HardLink(first) => {
+                let rules = &self.entries().rules;
+                if let Some(old) = dest::status(slot)? {
+                    dest::check_place(slot, entry, &old, rules)?;
+                }
+                let first = (first, None);
+                self.entries()
+                    .change_of_link(Some(slot), entry, first, listed)
+            }
+            EntryKind::Symlink(_) => {
+                dest::check_symlink(slot, entry, &self.entries().rules)?;
+                self.plan(slot, entry, listed)
+            }
+            _ => self.plan(slot, entry, listed),
+        }
+    }
+
+    /// False for a device that this user cannot make. It is counted, as in a copy.
+    fn may_make(&self, special: SpecialFile) -> bool {
+        let rules = &self.entries().rules;
+        let may = !special.is_device() || rules.set_id && rustix::process::geteuid().is_root();
+        if !may {
+            rules.not_kept.add(&NotKept {
+                devices: 1,
+                ..NotKept::default()
+            });
+        }
+        may
+    }
+}
