@@ -27,6 +27,7 @@ mod copy {
     mod churn;
     mod delta;
     mod devices;
+    mod dry_run;
     mod kept;
     mod landing;
     mod live;

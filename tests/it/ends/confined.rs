@@ -16,6 +16,7 @@ use crate::support::*;
 ways! { push =>
     a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there,
     a_key_that_only_writes_is_good_for_nothing_else,
+    a_dry_run_needs_the_permissions_of_the_copy,
     missing_directories_are_made_inside_alone,
     a_confined_key_reaches_nothing_else,
     further_logins_of_such_a_key_carry_streams,
@@ -100,6 +101,28 @@ fn missing_directories_are_made_inside_alone(case: &Case) {
     assert!(outside.names().is_empty());
 }
 
+fn a_dry_run_needs_the_permissions_of_the_copy(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    let from = case.src.file("tree/a", "content");
+    let from = format!("{}/", from.parent().expect("the tree").display());
+    case.dst.file("day/web/old", "old");
+    let before = Tree::read(&case.dst.0);
+    let flags = ["-n", "-r", "--delete"];
+    let run = |arguments: &str| {
+        force(case, &format!("--confine '{dir}' {arguments}"));
+        copy(case, &flags, &from, "far:day/web")
+    };
+    run("").exits(2).says("--allow-delete");
+    run("--read-only").exits(2).says("may only read");
+    let done = run("--allow-delete");
+    let told = done.succeeds().stdout_text();
+    assert_eq!(told, "<f+++++++++ a\n*deleting   old\n");
+    let missing = copy(case, &["-n", "--mkpath"], &format!("{from}a"), "far:x/y/b");
+    assert_eq!(missing.succeeds().stdout_text(), "<f+++++++++ b\n");
+    let changed = before.differences(&Tree::read(&case.dst.0), Also::ModesAndTimes);
+    assert!(changed.is_empty(), "{changed:?}");
+}
+
 fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
     let secret = "only for those who may read\n";
     case.dst.file("secret", secret);
@@ -125,6 +148,11 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
     copy(case, &["--inplace"], &guess, "far:secret")
         .exits(2)
         .says("--inplace");
+    for flag in ["-n", "--itemize-changes"] {
+        let shown = copy(case, &[flag], &guess, "far:secret");
+        shown.exits(2).says("they show what exists");
+        assert_eq!(shown.stdout_text(), "");
+    }
     assert_eq!(case.dst.read("secret"), secret.as_bytes());
     // The key runs no other command either.
     let ssh = Run::new("ssh", "/")

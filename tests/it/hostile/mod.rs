@@ -7,6 +7,7 @@ mod confined;
 mod control;
 mod corpus;
 mod frames;
+mod itemized;
 mod links;
 mod memory;
 mod mirror;

@@ -52,7 +52,7 @@ impl Way {
         matches!(self, Way::Pull | Way::LocalPull) || self.is_between()
     }
 
-    fn dest_is_far(self) -> bool {
+    pub(crate) fn dest_is_far(self) -> bool {
         matches!(self, Way::Push | Way::LocalPush) || self.is_between()
     }
 
