@@ -19,6 +19,7 @@ pages! {
     destination = "destination",
     archive = "archive",
     mirror = "mirror",
+    dry_run = "dry-run",
     choosing = "choosing",
     pipes = "pipes",
     devices = "devices",
