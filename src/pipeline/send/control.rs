@@ -553,7 +553,11 @@ enum LeftAs {
 fn is_answer_of_dry_run(kind: &WantKind) -> bool {
     match kind {
         WantKind::Skip | WantKind::Unchanged | WantKind::Stays | WantKind::WouldSend => true,
-        WantKind::Fresh | WantKind::Have(_) | WantKind::Digest | WantKind::Compare(_) => false,
+        WantKind::Fresh
+        | WantKind::Have(_)
+        | WantKind::Digest
+        | WantKind::Compare(_)
+        | WantKind::HaveAndCompare(..) => false,
     }
 }
 
