@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::readback::Readback;
 use super::{EntrySlot, existing};
-use crate::cache;
+use crate::cache::{self, Before};
 
 /// Existing content, read by several threads.
 pub struct Basis {
@@ -15,8 +15,10 @@ pub struct Basis {
     len: u64,
     /// It is the file that is written, so what is the same is in its place.
     is_target: bool,
-    /// Its pages do not stay in the page cache.
-    drops_pages: bool,
+    /// What is the same is recorded in the journal.
+    is_recorded: bool,
+    /// Set if pages that were not in the page cache before do not stay there.
+    before: Option<Before>,
 }
 
 enum BasisContent {
@@ -38,7 +40,8 @@ impl Basis {
             content: BasisContent::File(file),
             len: stat.st_size as u64,
             is_target: false,
-            drops_pages,
+            is_recorded: true,
+            before: drops_pages.then(Before::default),
         })
     }
 
@@ -49,19 +52,28 @@ impl Basis {
             content: BasisContent::File(file),
             len,
             is_target: true,
-            drops_pages,
+            is_recorded: false,
+            before: drops_pages.then(Before::default),
         }
     }
 
-    /// The file or device that is written. Its first `len` bytes are those of the old version, or
-    /// some of them were written by an earlier session.
+    /// The file or device that is written in place, whose first `len` bytes are those of the old
+    /// version. A readback never reads from the page cache.
     pub(super) fn target(readback: Readback, len: u64) -> Basis {
         Basis {
             content: BasisContent::OnDisk(readback),
             len,
             is_target: true,
-            // A readback never reads from the cache.
-            drops_pages: false,
+            is_recorded: false,
+            before: None,
+        }
+    }
+
+    /// The partial file of `len` bytes that an earlier session has written in part.
+    pub(super) fn written(readback: Readback, len: u64) -> Basis {
+        Basis {
+            is_recorded: true,
+            ..Basis::target(readback, len)
         }
     }
 
@@ -77,6 +89,12 @@ impl Basis {
     /// True if what is the same as in the new version is in its place already.
     pub fn is_target(&self) -> bool {
         self.is_target
+    }
+
+    /// True if the journal records what is the same. Otherwise a later run compares it once more,
+    /// which costs no more than to verify it, and the journal of a large file stays short.
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
     }
 
     /// The file itself, to clone it.
@@ -97,9 +115,11 @@ impl Basis {
         let (into, range) = (&mut into[..there], offset..offset + there as u64);
         match &self.content {
             BasisContent::File(file) => {
+                let was_cached = |before: &Before| before.was_cached(file, offset, self.len);
+                let drops_pages = self.before.as_ref().is_some_and(|it| !was_cached(it));
                 // It may have become shorter, which is as if it differed.
                 file.read_exact_at(into, offset)?;
-                if self.drops_pages {
+                if drops_pages {
                     cache::drop_read(file, range);
                 }
             }

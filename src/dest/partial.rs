@@ -238,7 +238,7 @@ impl Partial {
     /// be read.
     pub fn written_basis(&self) -> Option<Basis> {
         let readback = self.readback().ok()?;
-        Some(Basis::target(readback, self.entry.size))
+        Some(Basis::written(readback, self.entry.size))
     }
 
     /// Opens the file or device once more, to read the bytes that are on the disk.

@@ -183,6 +183,11 @@ impl RangeWriter {
         if let (Some(journal), Some(number)) = (self.files.entries.journal(), file.number()) {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
+        self.acknowledge(file, place);
+    }
+
+    /// Acknowledges a claimed piece that is in place.
+    fn acknowledge(&self, file: &Arc<OpenFile>, place: ChunkPlace) {
         let is_scattered = {
             let mut claims = file.claims.lock();
             let _ = claims.done(place.offset);
@@ -226,7 +231,11 @@ impl RangeWriter {
         self.files.entries.report.checked(len, REPORT_EVERY);
         file.add_range_to_tree(place.offset, len, Some(digest));
         self.context().progress.add_resumed(len);
-        self.piece_done(&file, place, Some(digest));
+        let basis = file.partial_file().and_then(|state| state.basis.as_ref());
+        match basis.is_some_and(Basis::is_recorded) {
+            true => self.piece_done(&file, place, Some(digest)),
+            false => self.acknowledge(&file, place),
+        }
     }
 
     /// Reads the existing bytes of a claimed piece. If they match the digest, they are in their place
