@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 
+use crate::error::{Error, Result};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
@@ -339,6 +340,17 @@ impl Args {
     /// True if the user wants a line for each change.
     pub(super) fn lists_changes(&self) -> bool {
         self.itemize_changes || self.dry_run && !self.quiet
+    }
+
+    /// # Errors
+    /// Usage, if the user wants to know what `option` would change: it copies nothing.
+    pub(super) fn refuse_dry_run(&self, option: &str) -> Result<()> {
+        if !self.dry_run && !self.itemize_changes {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "-n and --itemize-changes are about copies: leave them out with {option}"
+        )))
     }
 }
 

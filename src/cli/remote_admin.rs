@@ -22,6 +22,9 @@ use super::request::ssh_options;
 pub(super) fn run(mut args: Args) -> Result<i32> {
     let operands = std::mem::take(&mut args.operands);
     let is_removal = args.remove;
+    if is_removal {
+        args.refuse_dry_run("--remove")?;
+    }
     let mut hosts = Vec::new();
     for typed in operands {
         hosts.push(host(typed, is_removal)?);

@@ -50,7 +50,7 @@ use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::meeting_socket::MeetingRequest;
 use crate::transport::routes::{Connection, Route, addresses, meeting_socket};
 use crate::wire::hello::{Hello, STREAMS_MAX};
-use crate::wire::message::{Fault, Message, Open};
+use crate::wire::message::{Fault, Heartbeat, Message, Open};
 use crate::{dest, program};
 
 /// How long a client may be silent at first: it may have to log in to another host, which may ask
@@ -148,6 +148,9 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         let abort = Message::Abort(Fault::of(error, 0, 0));
         let _ = timeout(ABORT_PATIENCE, control.send_through(abort)).await;
     }
+    if served.is_ok() {
+        written(&mut incoming, &control, &shutdown).await;
+    }
     if let Some(end) = end {
         end.stop().await;
     }
@@ -163,6 +166,24 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     };
     let _ = timeout(patience, closed).await;
     served.map_err(|error| NotServed::Told(error.kind))
+}
+
+/// Waits until the client has taken all messages, as far as the connection tells: a client whose user
+/// reads slowly takes the last ones late. The heart notices if the client is gone.
+async fn written<R: AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+    control: &Outgoing,
+    shutdown: &Shutdown,
+) {
+    let last = control.send_through(Message::Heartbeat(Heartbeat::default()));
+    // Also counts the client's heartbeats.
+    let closed = async { while incoming.next().await.is_ok() {} };
+    tokio::select! {
+        // Fails only if the client has closed control.
+        _ = last => {}
+        () = closed => {}
+        () = shutdown.wait() => {}
+    }
 }
 
 async fn copy<R: AsyncRead + Unpin>(

@@ -115,10 +115,8 @@ impl Acks {
                 let _ = control.send(Message::Busy(busy())).await;
             }
             if finished {
-                // Until it is written, a client that reads slowly may lack messages before it, and a
-                // server that is done exits soon. Fails only if the connection is lost, which its
-                // reader reports.
-                let _ = control.send_through(Message::Done(())).await;
+                // Fails only if the connection is lost, which its reader reports.
+                let _ = control.send(Message::Done(())).await;
                 return;
             }
             tokio::time::sleep(INTERVAL).await;

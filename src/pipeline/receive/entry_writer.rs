@@ -372,7 +372,12 @@ impl EntryWriter<'_> {
                     list.add_link(&entry, first, listed);
                 }
                 let place = || dest::place_hard_link(&from, &slot, &entry, &entries.rules);
-                self.link_placed(&entry, item.and_then(|item| place().map(|_| item)));
+                let placed = item.and_then(|item| {
+                    // With `--no-clobber` the existing entry may stay.
+                    let is_new = place()? == Placement::Copied;
+                    Ok(item.filter(|_| is_new))
+                });
+                self.link_placed(&entry, placed);
             }
         }
         None

@@ -632,6 +632,13 @@ impl SourceWalk<'_> {
     }
 
     fn ask(&mut self, member: PackMember) -> Result<(), Ended> {
+        // Nothing else in a dry run shows that a small file cannot be read.
+        if self.sender.context.options.dry_run
+            && let Err(error) = self.sender.reader.open(&member.found)
+        {
+            self.sender.report.fail(&member.found, error);
+            return Ok(());
+        }
         let entry = &member.found.entry;
         self.small.asking_bytes += entry_weight(entry);
         self.small.asking.push(member);

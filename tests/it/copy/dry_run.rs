@@ -405,7 +405,7 @@ fn a_reader_that_pauses_loses_no_line_and_no_connection(case: &Case) {
     for number in 0..FILES {
         tree.file(format!("{long}{number}"), "");
     }
-    let paused = ["sh", "-c", "\"$@\" | (sleep 8; cat)", "sh"];
+    let paused = ["sh", "-c", "\"$@\" | (sleep 12; cat)", "sh"];
     let run = case.copying(&["-nr", "--timeout=5s"], "tree", "there");
     let done = run.under(paused).run();
     assert_eq!(done.succeeds().stdout_text().lines().count(), FILES + 1);

@@ -42,7 +42,7 @@ fn through_streams(case: &Case, what: &str, faults: &[Fault], streams: usize) ->
     let streams = streams.to_string();
     let (from, to) = (case.src(what), case.dst(""));
     let words = [
-        "-r".as_ref(),
+        "-rW".as_ref(),
         "--streams".as_ref(),
         streams.as_ref(),
         "--compress".as_ref(),

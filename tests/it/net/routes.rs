@@ -27,7 +27,7 @@ ways! { push, pull =>
 }
 
 /// Forces no route and prints the one that was used.
-const FREE: [&str; 2] = ["--summary", "--streams=4"];
+const FREE: [&str; 3] = ["--summary", "--streams=4", "-W"];
 
 #[track_caller]
 fn arrives(case: &Case, flags: &[&str]) -> Done {

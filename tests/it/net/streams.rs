@@ -88,7 +88,7 @@ fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
 /// The same at a rate in Kbit/s.
 fn copy_at(case: &Case, rate: u32, flags: &[&str]) -> run::Running {
     let rate = rate.to_string();
-    let slow = ["-l", &rate, "--streams", "4"];
+    let slow = ["-W", "-l", &rate, "--streams", "4"];
     let run = case.copying(&slow, "a", "a").args(flags).start();
     until("the streams are up", || {
         let ports = procs::tcp_ports(run.pid(), TcpState::Established);

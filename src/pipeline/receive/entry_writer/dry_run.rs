@@ -60,6 +60,9 @@ impl EntryWriter<'_> {
 
     /// The same in a directory that does not exist.
     pub(super) fn would_send_new(&self, entry: &Entry, listed: Option<&ListedPath>) -> Asked {
+        if self.entries().rules.update.existing_only {
+            return Asked::Stays(entry.parent);
+        }
         let item = self
             .entries()
             .change_of_new(ItemAction::Sent, entry, listed);
@@ -90,6 +93,14 @@ impl EntryWriter<'_> {
     /// An entry in a directory that does not exist, or one that is written to a pipe.
     pub(super) fn would_be_new(&self, entry: Entry, listed: Option<ListedPath>) -> Option<Want> {
         let entries = self.entries();
+        if entries.rules.update.existing_only {
+            if entry.kind == EntryKind::Directory {
+                self.leave_out(entry);
+                return None;
+            }
+            let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Pipe);
+            return self.entry_stays(&entry, is_file);
+        }
         let made = |action| entries.change_of_new(action, &entry, listed.as_ref());
         match entry.kind {
             EntryKind::File | EntryKind::Pipe => {
@@ -144,6 +155,9 @@ impl EntryWriter<'_> {
                 let rules = &self.entries().rules;
                 if let Some(old) = dest::status(slot)? {
                     dest::check_place(slot, entry, &old, rules)?;
+                    if rules.no_clobber {
+                        return Ok(None);
+                    }
                 }
                 let first = (first, None);
                 self.entries()
