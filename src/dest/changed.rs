@@ -7,6 +7,7 @@ use rustix::fs::{FileType, Stat, fstat, lgetxattr, readlinkat};
 use rustix::process::{getegid, geteuid, getgroups};
 
 use super::attributes::{self, Marked};
+use super::unchanged::is_rounded;
 use super::{EntrySlot, Rules};
 use crate::dir::Dir;
 use crate::dir::acl::{self, mode_without_list};
@@ -81,7 +82,7 @@ pub fn changes(
     if stays && action == ItemAction::Corrected {
         return Ok((action, changes));
     }
-    let new_time = Timestamp::mtime(old) != entry.mtime;
+    let new_time = has_new_time(slot, entry, old);
     changes.time = rules.keep.times && new_time;
     changes.time_of_copy = !rules.keep.times && action != ItemAction::Corrected;
     let read = || {
@@ -98,6 +99,12 @@ pub fn changes(
     };
     metadata(slot, entry, old, rules, &mut changes, (read, beside))?;
     Ok((action, changes))
+}
+
+/// True if the entry's time differs from that in `old` by more than the file system's rounding.
+fn has_new_time(slot: &EntrySlot, entry: &Entry, old: &Stat) -> bool {
+    let time = Timestamp::mtime(old);
+    time != entry.mtime && !is_rounded(slot, entry.mtime, time)
 }
 
 /// What is done to an existing directory, whose status was `old` before the copy.
@@ -120,7 +127,7 @@ pub fn changes_of_directory(
         ..EntrySlot::new(dir.clone(), entry.name.clone())
     };
     let has_times = rules.keep.times && !rules.keep.omit_dir_times;
-    changes.time = has_times && Timestamp::mtime(old) != entry.mtime;
+    changes.time = has_times && has_new_time(&slot, entry, old);
     let read = || {
         let handle = dir.handle().map_err(|cause| slot.unreadable(cause))?;
         Ok(Marked::open(&*handle).attributes(&rules.keep).ok())

@@ -103,7 +103,7 @@ enum TimeSteps {
 }
 
 /// True if `stored` is what the destination's file system keeps of `time`.
-fn is_rounded(slot: &EntrySlot, time: Timestamp, stored: Timestamp) -> bool {
+pub(super) fn is_rounded(slot: &EntrySlot, time: Timestamp, stored: Timestamp) -> bool {
     if time.s.abs_diff(stored.s) > 1 {
         return false;
     }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -31,6 +32,8 @@ pub(super) struct ChangeLines {
 pub(super) struct ChangeWriter {
     pub lines: ChangeLines,
     writer: JoinHandle<Result<()>>,
+    /// Disconnected when the thread ends.
+    ended: Receiver<()>,
 }
 
 impl ChangeWriter {
@@ -39,23 +42,38 @@ impl ChangeWriter {
         let (sender, receiver) = mpsc::channel();
         let waiting = Arc::<AtomicUsize>::default();
         let written = waiting.clone();
-        let writer = std::thread::spawn(move || write(&receiver, &written, json));
+        let (end, ended) = mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            let result = write(&receiver, &written, json);
+            drop(end);
+            result
+        });
         let lines = ChangeLines {
             lines: sender,
             waiting,
             json,
         };
-        ChangeWriter { lines, writer }
+        ChangeWriter {
+            lines,
+            writer,
+            ended,
+        }
     }
 
-    /// Waits until all lines are written.
+    /// Waits until all lines are written, or for a limited time. The result is None if they were not
+    /// written in that time; the thread may then hold stdout for ever.
     ///
     /// # Errors
     /// `Kind::Write`.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(super) fn finish(self, limit: Option<Duration>) -> Option<Result<()>> {
         // Fails only if the thread has ended.
         let _ = self.lines.lines.send(None);
-        self.writer.join().unwrap_or(Ok(()))
+        if let Some(limit) = limit
+            && self.ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout)
+        {
+            return None;
+        }
+        Some(self.writer.join().unwrap_or(Ok(())))
     }
 }
 

@@ -186,10 +186,11 @@ impl Screen {
             lines.push(teller.sentence(fatal));
         }
         write_lines(lines);
-        written?;
-        match output.json {
-            true => stdout::record(&json::line(outcome, &hosts)),
-            false => Ok(()),
+        match (written, output.json) {
+            (Some(Ok(())), true) => stdout::record(&json::line(outcome, &hosts)),
+            (Some(written), _) => written,
+            // Nobody reads stdout.
+            (None, _) => Ok(()),
         }
     }
 
@@ -202,10 +203,13 @@ impl Screen {
     }
 
     /// Removes the bar and returns the lines that are still to be shown, and whether the lines about
-    /// changes could be written. Unless it `waits`, some may be lost.
-    fn end(self, waits: bool) -> (Vec<String>, Result<()>) {
-        let changes = self.changes.filter(|_| waits);
-        let written = changes.map_or(Ok(()), ChangeWriter::finish);
+    /// changes could be written. Unless it `waits`, they are given up after a moment, with None.
+    fn end(self, waits: bool) -> (Vec<String>, Option<Result<()>>) {
+        let limit = (!waits).then_some(CHANGES_PATIENCE);
+        let written = match self.changes {
+            Some(changes) => changes.finish(limit),
+            None => Some(Ok(())),
+        };
         // Fails only if the writer thread has ended.
         let _ = self.teller.lines.send(ScreenMessage::End);
         let _ = self.writer.join();
@@ -217,6 +221,9 @@ impl Screen {
         (lines, written)
     }
 }
+
+/// How long the last lines about changes may take after a signal.
+const CHANGES_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The user has ended the copy, and may not read its lines any more.
 fn is_signal(error: &Error) -> bool {

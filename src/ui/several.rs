@@ -50,9 +50,11 @@ impl Screen {
             lines.extend(told(copied, tell, width(terminal)));
         }
         write_lines(lines);
-        written?;
-        if !output.json {
-            return Ok(());
+        match written {
+            Some(Ok(())) if output.json => {}
+            Some(written) => return written,
+            // Nobody reads stdout.
+            None => return Ok(()),
         }
         let lines = copies
             .iter()

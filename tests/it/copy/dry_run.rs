@@ -251,6 +251,10 @@ fn existing_files_that_stay_are_not_listed(case: &Case) {
 }
 
 fn missing_directories_of_the_destination_are_not_made(case: &Case) {
+    case.src.file("alone/sub/file", "new");
+    let existing = ["-n", "-r", "--mkpath", "--existing"];
+    let done = case.copy(&existing, "alone", "missing/place");
+    assert_eq!(done.succeeds().stdout_text(), "", "{done}");
     case.src.file("tree/sub/a", "a");
     case.src.file("b", "b");
     let code = if case.way.dest_is_far() { "<" } else { ">" };
@@ -370,6 +374,13 @@ fn what_a_copy_would_refuse_fails_in_a_dry_run(case: &Case) {
         let sources = vec![case.src("tree/fine"); words];
         let run = case.fastcp().args(flags).args(sources);
         run.arg(case.dst("y")).run().exits(2).says(reason);
+    }
+    // These copy nothing, and write at the host.
+    for action in ["--probe", "--remove"] {
+        let run = case.fastcp().args(["-n", action]).arg(case.dst(""));
+        run.run()
+            .exits(2)
+            .says(&format!("leave them out with {action}"));
     }
     let stdout = case.fastcp().args(["--itemize-changes"]);
     let stdout = stdout.arg(case.src.path("tree/fine")).arg("-");
