@@ -16,7 +16,7 @@ ways! { push, pull, between, here =>
     a_dry_run_changes_nothing_and_lists_what_the_copy_then_does,
 }
 
-ways! { local_push, local_pull, local_between, here =>
+ways! { local_pull, here =>
     each_kind_of_change_has_the_code_of_rsync,
     a_dry_run_deletes_nothing_and_obeys_max_delete,
     existing_files_that_stay_are_not_listed,
@@ -31,7 +31,7 @@ ways! { local_push, here =>
     names_are_made_harmless,
 }
 
-ways! { local_push, local_pull, local_between =>
+ways! { local_push, local_between =>
     a_reader_that_pauses_loses_no_line_and_no_connection,
 }
 
