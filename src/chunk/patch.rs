@@ -45,8 +45,8 @@ fn page_digest(page: &[u8]) -> [u8; PAGE_DIGEST_LEN] {
     std::array::from_fn(|n| digest[n])
 }
 
-/// Writes a patch into `into`, for a range that is to be `data` where the other end has pages with
-/// these digests. Returns its length, and how many of its bytes are new; None if it does not fit.
+/// Writes a patch into `into` that makes `data` from a range whose pages have these digests.
+/// Returns the patch's length, and the number of its new bytes; None if it does not fit.
 pub fn make(data: &[u8], pages: &[u8], into: &mut [u8]) -> Option<(usize, usize)> {
     let steps = steps(data, pages);
     let body = into.get_mut(LENGTH..)?;

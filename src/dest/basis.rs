@@ -13,9 +13,9 @@ pub struct Basis {
     content: BasisContent,
     /// Bytes.
     len: u64,
-    /// It is the file that is written, so what is the same is in its place.
+    /// It is the file that is written, so equal ranges are in their place.
     is_target: bool,
-    /// What is the same is recorded in the journal.
+    /// The journal records equal ranges.
     is_recorded: bool,
     /// Set if pages that were not in the page cache before do not stay there.
     before: Option<Before>,
@@ -23,7 +23,7 @@ pub struct Basis {
 
 enum BasisContent {
     File(File),
-    /// What is the same is not written again, so it must be on the disk.
+    /// Equal ranges are not written again, so they must be on the disk.
     OnDisk(Readback),
 }
 
@@ -86,13 +86,13 @@ impl Basis {
         self.len == 0
     }
 
-    /// True if what is the same as in the new version is in its place already.
+    /// True if ranges that equal the new version are in their place already.
     pub fn is_target(&self) -> bool {
         self.is_target
     }
 
-    /// True if the journal records what is the same. Otherwise a later run compares it once more,
-    /// which costs no more than to verify it, and the journal of a large file stays short.
+    /// True if the journal records equal ranges. Otherwise a later run compares them once more,
+    /// which costs no more than to verify them, and the journal of a large file stays short.
     pub fn is_recorded(&self) -> bool {
         self.is_recorded
     }

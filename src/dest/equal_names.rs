@@ -93,8 +93,8 @@ pub struct Spellings {
 
 impl Spellings {
     /// True if two names of a copy could be one name in `dir`. Most local file systems say so
-    /// themselves; of any other the first directory is tested. A dry run makes no file for that, and
-    /// takes names for different.
+    /// themselves; of any other the first directory is tested. A dry run makes no file for that:
+    /// all names count as different.
     pub fn may_confuse(&mut self, dir: &Arc<Dir>, rules: &Rules) -> bool {
         const CASEFOLD: u32 = 0x4000_0000;
         const EXT4: u64 = 0xef53;

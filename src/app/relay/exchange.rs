@@ -144,7 +144,7 @@ impl<'a> Exchange<'a> {
             let is_done = matches!(said, RelayStep::Done);
             line.pass(said).await?;
             if self.client.itemized.is_full() {
-                // Neither server is heard while the user reads, so their silence means nothing.
+                // The receiver is not heard while the user reads, so its silence means nothing.
                 self.pause(true);
                 self.client.itemized.room().await;
                 self.pause(false);

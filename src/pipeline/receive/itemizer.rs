@@ -38,7 +38,7 @@ pub(super) struct Itemizer {
 #[derive(Default)]
 struct Unsaid {
     changes: ItemizedEntries,
-    /// Of memory.
+    /// Bytes of memory.
     weight: usize,
 }
 

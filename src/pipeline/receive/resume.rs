@@ -37,13 +37,14 @@ pub enum Asked {
     Unread(Box<FinishedBefore>),
     /// The existing file has the source's size and time.
     Unchanged(Box<(IncomingFile, UnchangedFile)>),
-    /// Its directory would not be made (`--dry-run`). With the entry's parent.
+    /// Its directory has failed (`--dry-run`). With the entry's parent.
     Lost(EntryId),
     /// It would be sent (`--dry-run`). With the entry's parent.
     WouldSend(EntryId),
     /// What exists there stays, or nothing new is made. With the entry's parent.
     Stays(EntryId),
-    /// The metadata of an unchanged file cannot be corrected. With the entry's parent.
+    /// It fails: the metadata of an unchanged file cannot be corrected, or the copy would refuse it
+    /// (`--dry-run`). With the entry's parent.
     Failed(Box<(EntryId, Error)>),
 }
 

@@ -341,7 +341,7 @@ impl Scheduler {
         self.wake();
     }
 
-    /// Schedules a chunk again that arrived damaged, or whose digest the receiver refused. After
+    /// Schedules a chunk again that arrived damaged, or whose digest or patch was refused. After
     /// [`NACKS_MAX`] damaged arrivals, the worker that takes it gives it up.
     pub fn nacked(&self, chunk: u64) {
         self.state.lock().chunks.refused(chunk);

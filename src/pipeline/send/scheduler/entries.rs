@@ -141,9 +141,9 @@ impl Scheduler {
         self.state.lock().files.skip(entry)
     }
 
-    /// Forgets a file that the receiver leaves as it is. None if it failed here in the meantime.
-    /// Further names of a file that is not unchanged are not linked to what is there, so the file is
-    /// sent under the next one.
+    /// Forgets a file that the receiver leaves as it is, or that a dry run would copy. None if it
+    /// failed here in the meantime. `is_placed`: further names are linked to the file there.
+    /// Otherwise it is sent under the next name.
     pub fn leave(&self, entry: EntryId, is_placed: bool) -> Option<LeftFile> {
         let mut state = self.state.lock();
         let left = match state.asked.take_asked(entry) {

@@ -64,7 +64,7 @@ pub(super) struct ChunksInFlight {
     members: usize,
     /// Chunks of which only the digest was sent.
     offers: usize,
-    /// Digests that the receiver had, less those that it refused.
+    /// Grows with each digest that the receiver had, and is halved by each one that it refused.
     hits: usize,
     next_number: u64,
 }
@@ -222,14 +222,14 @@ impl ChunksInFlight {
         }
     }
 
-    /// Sends a chunk again that arrived damaged, or whose digest the receiver refused.
+    /// Sends a chunk again that arrived damaged, or whose digest or patch the receiver refused.
     pub(super) fn refused(&mut self, chunk: u64) {
         let Some(in_flight) = self.chunks.get_mut(&chunk) else {
             return;
         };
         in_flight.connection = None;
         let was_offer = in_flight.plan.refused();
-        // What the receiver gets next of it is not what it got before.
+        // The receiver gets its bytes for the first time.
         in_flight.was_taken &= !was_offer;
         if std::mem::take(&mut in_flight.is_offer) {
             self.offers -= 1;
