@@ -113,6 +113,8 @@ pub enum UnchangedBy {
     SizeAndTime,
     /// `--size-only`.
     Size,
+    /// `--checksum`: the BLAKE3 of its content, which is read for that.
+    Content,
 }
 
 /// What happens to files that exist at the destination.

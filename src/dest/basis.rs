@@ -37,23 +37,28 @@ impl Basis {
         // Without it, the file is sent whole.
         let (file, stat) = opened.ok()??;
         Some(Basis {
-            content: BasisContent::File(file),
-            len: stat.st_size as u64,
-            is_target: false,
             is_recorded: true,
-            before: drops_pages.then(Before::default),
+            ..Basis::equal(file, stat.st_size as u64, drops_pages)
         })
+    }
+
+    /// The file of `len` bytes that stays if the new version equals it.
+    pub(super) fn equal(file: File, len: u64, drops_pages: bool) -> Basis {
+        Basis {
+            content: BasisContent::File(file),
+            len,
+            is_target: false,
+            is_recorded: false,
+            before: drops_pages.then(Before::default),
+        }
     }
 
     /// The file that is written, into which `len` bytes of the old version were cloned. A clone has
     /// only bytes that are on the disk.
     pub(super) fn cloned(file: File, len: u64, drops_pages: bool) -> Basis {
         Basis {
-            content: BasisContent::File(file),
-            len,
             is_target: true,
-            is_recorded: false,
-            before: drops_pages.then(Before::default),
+            ..Basis::equal(file, len, drops_pages)
         }
     }
 

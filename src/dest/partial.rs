@@ -1,8 +1,10 @@
 //! A large file that is being received. Several threads write chunks at their offsets, then
 //! [`Partial::commit`] gives the file its name. A [`Partial`] that is dropped before that removes
 //! its file; [`Partial::keep`] leaves it for a later run to resume. With `--inplace`, and for a
-//! device that the user named, the chunks go directly into the existing file or device.
+//! device that the user named, the chunks go directly into the existing file or device. A file that
+//! is compared with an existing one is made only when a byte differs ([`equal`]).
 
+mod equal;
 mod holes;
 
 use std::fs::File;
@@ -14,6 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use equal::{EqualSoFar, Made};
 pub(super) use holes::write_sparse;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags, fstat, ioctl_ficlone, statx};
@@ -30,6 +33,9 @@ use crate::cache::{self, Behind};
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
+
+/// Bytes of the existing file that a thread copies into a new one after each write.
+const EQUAL_BYTES: u64 = 8 << 20;
 
 pub struct Partial {
     target: PartialTarget,
@@ -51,6 +57,8 @@ pub struct Partial {
 enum PartialTarget {
     /// A temporary file beside the final name.
     Beside(Box<Temporary>),
+    /// A temporary file beside the final name, once a byte differs from the existing file.
+    Equal(Box<EqualSoFar>),
     /// The existing file under the final name (`--inplace`).
     InPlace(InPlace),
     /// The block device under the final name.
@@ -91,6 +99,26 @@ impl Partial {
         };
         partial.fit()?;
         Ok(partial)
+    }
+
+    /// A file that is made only if it differs from the existing file, with that file to compare it
+    /// with. None if there is none of the entry's size, or if it cannot stay.
+    ///
+    /// # Errors
+    /// As [`create`](Partial::create).
+    pub fn equal(
+        slot: &EntrySlot,
+        entry: &Arc<Entry>,
+        rules: &Rules,
+    ) -> Result<Option<(Partial, Basis)>> {
+        if slot.device.is_some() || rules.inplace || replaceable(slot, rules)?.is_none() {
+            return Ok(None);
+        }
+        let opened = EqualSoFar::open(slot, entry, rules.drop_cache);
+        Ok(opened.map(|(equal, basis)| {
+            let target = PartialTarget::Equal(Box::new(equal));
+            (Partial::new(target, entry.clone(), rules, false), basis)
+        }))
     }
 
     /// Resumes the file `inode` that an earlier run made with `size` bytes; `inplace` says whether
@@ -141,7 +169,7 @@ impl Partial {
                 cache::take_write_error(&file.file);
                 false
             }
-            PartialTarget::Device(_) => false,
+            PartialTarget::Device(_) | PartialTarget::Equal(_) => false,
         };
         partial.fit()?;
         Ok(Some(partial))
@@ -166,22 +194,52 @@ impl Partial {
         let fitted = match &self.target {
             PartialTarget::Beside(temporary) => temporary.file.set_len(size),
             PartialTarget::InPlace(file) => file.grow(size),
-            // The size was checked when the device was opened.
-            PartialTarget::Device(_) => Ok(()),
+            // The size was checked when the device was opened. Another file is made later.
+            PartialTarget::Device(_) | PartialTarget::Equal(_) => Ok(()),
         };
-        fitted.map_err(|cause| match Errno::from_io_error(&cause) {
+        fitted.map_err(|cause| self.cannot_fit(cause))
+    }
+
+    fn cannot_fit(&self, cause: io::Error) -> Error {
+        let size = self.entry.size;
+        match Errno::from_io_error(&cause) {
             // The size is negative as a file offset, or larger than this file system allows.
             Some(Errno::INVAL | Errno::FBIG) | None => {
                 let message = format!("the file system allows no file of {size} bytes");
                 Error::new(Kind::Write, Side::Dest, message).at(self.slot().path())
             }
             Some(_) => space::write_error(self.slot(), size, cause),
+        }
+    }
+
+    /// Makes the file for the new version, whose equal ranges are copied later unless it can be a
+    /// clone of the old version.
+    fn make(&self, old: &File, stat: &Stat) -> Result<Made> {
+        let slot = self.slot();
+        let temporary = Box::new(Temporary::create(slot)?);
+        rehearse(&temporary, Some(stat), &self.rules)?;
+        let size = self.entry.size;
+        let fitted = temporary.file.set_len(size);
+        fitted.map_err(|cause| self.cannot_fit(cause))?;
+        let cloned = clone_into(&temporary.file, old, size);
+        let is_clone = cloned.map_err(|cause| self.write_error(cause))?;
+        Ok(Made {
+            temporary,
+            is_clone,
         })
+    }
+
+    /// False as long as no byte differs from the existing file, for which no file is made.
+    pub fn is_made(&self) -> bool {
+        match &self.target {
+            PartialTarget::Equal(equal) => equal.made().is_some(),
+            _ => true,
+        }
     }
 
     /// Identifies the file or device that is written.
     pub fn inode(&self) -> Result<Inode> {
-        let inode = match self.medium() {
+        let inode = match self.medium()? {
             DestMedium::File(file) => inode_of(file),
             DestMedium::Device(device) => Ok(device.inode()),
         };
@@ -195,7 +253,10 @@ impl Partial {
     }
 
     pub fn is_inplace(&self) -> bool {
-        !matches!(self.target, PartialTarget::Beside(_))
+        matches!(
+            self.target,
+            PartialTarget::InPlace(_) | PartialTarget::Device(_)
+        )
     }
 
     /// The old version of this file, to compare the new one with it. If the file `is_new` and the file
@@ -212,15 +273,21 @@ impl Partial {
                 let Some(old) = Basis::replaced(&temporary.slot, drops_pages) else {
                     return Ok(None);
                 };
-                let cloned = is_new.then(|| clone_into(&temporary.file, &old, size));
+                let from = old.file().filter(|_| is_new);
+                let cloned = from.map(|from| clone_into(&temporary.file, from, size));
                 let cloned = cloned
                     .transpose()
                     .map_err(|cause| self.write_error(cause))?;
-                match cloned.flatten() {
+                let file = match cloned {
+                    Some(true) => handle_to_read(&temporary.file),
+                    Some(false) | None => None,
+                };
+                match file {
                     Some(file) => Some(Basis::cloned(file, old.len().min(size), drops_pages)),
                     None => Some(old),
                 }
             }
+            PartialTarget::Equal(_) => None,
             PartialTarget::InPlace(target) => {
                 let readback = self.readback().ok();
                 readback.map(|readback| Basis::target(readback, target.old_len.min(size)))
@@ -243,15 +310,21 @@ impl Partial {
 
     /// Opens the file or device once more, to read the bytes that are on the disk.
     pub fn readback(&self) -> io::Result<Readback> {
-        match self.medium() {
-            DestMedium::File(file) => Readback::of(file),
-            DestMedium::Device(device) => device.readback(),
+        match self.present_medium() {
+            Some(DestMedium::File(file)) => Readback::of(file),
+            Some(DestMedium::Device(device)) => device.readback(),
+            None => Err(io::ErrorKind::NotFound.into()),
         }
     }
 
     /// Leaves the partial file for a later run to resume.
     pub fn keep(self) {
-        if let PartialTarget::Beside(mut temporary) = self.target {
+        let temporary = match self.target {
+            PartialTarget::Beside(temporary) => Some(temporary),
+            PartialTarget::Equal(equal) => equal.into_made(),
+            PartialTarget::InPlace(_) | PartialTarget::Device(_) => None,
+        };
+        if let Some(mut temporary) = temporary {
             temporary.keep();
         }
     }
@@ -259,7 +332,7 @@ impl Partial {
     /// Leaves the first `end` bytes of an interrupted pipe for the user, since the rest is
     /// worthless. Returns the path of the file and its length.
     pub fn spool(self, end: u64) -> Result<(PathBuf, u64)> {
-        let file = match self.medium() {
+        let file = match self.medium()? {
             DestMedium::File(file) => file,
             // A device's length is fixed, and its old content beyond `end` may be valuable.
             DestMedium::Device(device) => return Ok((device.slot.path(), end)),
@@ -275,34 +348,94 @@ impl Partial {
                 let name = temporary.keep_for_user();
                 Ok((path.with_file_name(name), len))
             }
-            PartialTarget::InPlace(_) | PartialTarget::Device(_) => Ok((path, len)),
+            // A pipe is compared with nothing.
+            PartialTarget::Equal(_) | PartialTarget::InPlace(_) | PartialTarget::Device(_) => {
+                Ok((path, len))
+            }
         }
     }
 
     /// Writes a chunk at its offset. Blocks of zeros of a sparse source stay holes.
     pub fn write(&self, chunk: &VerifiedChunk) -> Result<()> {
-        self.write_at(chunk.data(), chunk.place().offset)
+        self.write_at(chunk.data(), chunk.place().offset)?;
+        self.copy_equal(EQUAL_BYTES)
     }
 
-    /// Writes these parts of a chunk, in bytes from its start, each at its offset. The rest is in its
-    /// place.
-    pub fn write_parts(&self, chunk: &VerifiedChunk, parts: &[Range<usize>]) -> Result<()> {
+    /// Ranges that are not written yet may hold other bytes than zeros.
+    fn is_dirty(&self) -> bool {
+        let made = match &self.target {
+            PartialTarget::Equal(equal) => equal.made(),
+            _ => None,
+        };
+        self.dirty || made.is_some_and(|made| made.is_clone)
+    }
+
+    /// A chunk that equals the range of `basis` at its offset. Writes it unless it is in its place, or
+    /// the old version may stay.
+    pub fn write_equal(&self, chunk: &VerifiedChunk, basis: &Basis) -> Result<()> {
+        let offset = chunk.place().offset;
+        let range = offset..offset + chunk.data().len() as u64;
+        let is_there = match &self.target {
+            PartialTarget::Equal(equal) => equal.keeps(range),
+            _ => basis.is_target(),
+        };
+        match is_there {
+            true => Ok(()),
+            false => self.write(chunk),
+        }
+    }
+
+    /// Writes a chunk of which these parts differ from `basis`, in bytes from its start.
+    pub fn write_differing(
+        &self,
+        chunk: &VerifiedChunk,
+        parts: &[Range<usize>],
+        basis: &Basis,
+    ) -> Result<()> {
+        let has_rest = match &self.target {
+            PartialTarget::Equal(equal) => self.made(equal)?.is_clone,
+            _ => basis.is_target(),
+        };
+        if !has_rest {
+            return self.write(chunk);
+        }
         let (data, offset) = (chunk.data(), chunk.place().offset);
         parts
             .iter()
             .try_for_each(|part| self.write_at(&data[part.clone()], offset + part.start as u64))
     }
 
+    /// The file for a new version that differs from the old one.
+    fn made<'a>(&self, equal: &'a EqualSoFar) -> Result<&'a Made> {
+        equal.made_or(|old, stat| self.make(old, stat))
+    }
+
+    /// Copies at most `most` bytes of ranges that equal the existing file into the new one, which the
+    /// threads that write to it share.
+    fn copy_equal(&self, most: u64) -> Result<()> {
+        let PartialTarget::Equal(equal) = &self.target else {
+            return Ok(());
+        };
+        let mut copied = 0;
+        while copied < most
+            && let Some((offset, bytes)) = equal.take_pending()?
+        {
+            copied += bytes.len() as u64;
+            self.write_at(&bytes, offset)?;
+        }
+        Ok(())
+    }
+
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check_range(offset, data.len() as u64)?;
-        let file = match self.medium() {
+        let file = match self.medium()? {
             DestMedium::File(file) => file,
             DestMedium::Device(device) => return device.write(data, offset),
         };
         let turn = self.turn.lock();
         // Where the file may hold old bytes, a hole has to be punched.
         let has_holes = self.entry.is_sparse()
-            && (!self.dirty || holes::punch(file, offset, data.len() as u64).is_ok());
+            && (!self.is_dirty() || holes::punch(file, offset, data.len() as u64).is_ok());
         let written = if has_holes {
             write_sparse(file, data, offset).map(drop)
         } else {
@@ -321,13 +454,20 @@ impl Partial {
     /// its blocks are allocated. A device gets holes only for a sparse source.
     pub fn write_zeros(&self, offset: u64, len: u64, may_fill: bool) -> Result<()> {
         self.check_range(offset, len)?;
+        if let PartialTarget::Equal(equal) = &self.target
+            && equal.made().is_none()
+            && equal.has_zeros(offset..offset + len)
+            && equal.keeps(offset..offset + len)
+        {
+            return Ok(());
+        }
         let is_hole = self.entry.is_sparse();
-        let file = match self.medium() {
+        let file = match self.medium()? {
             DestMedium::File(file) => file,
             DestMedium::Device(device) => return device.write_zeros(offset, len, is_hole),
         };
         let is_hole = is_hole || !may_fill;
-        let has_hole = || is_hole && (!self.dirty || holes::punch(file, offset, len).is_ok());
+        let has_hole = || is_hole && (!self.is_dirty() || holes::punch(file, offset, len).is_ok());
         if len == 0 || has_hole() {
             return Ok(());
         }
@@ -342,6 +482,11 @@ impl Partial {
         };
         let cut = match &self.target {
             PartialTarget::Beside(temporary) => temporary.file.set_len(self.length),
+            PartialTarget::Equal(equal) => {
+                let made = self.made(equal)?;
+                self.copy_equal(u64::MAX)?;
+                made.temporary.file.set_len(self.length)
+            }
             // A file in place is cut at the commit; a device keeps its length.
             PartialTarget::InPlace(_) | PartialTarget::Device(_) => Ok(()),
         };
@@ -352,7 +497,9 @@ impl Partial {
     /// that every range is written.
     pub fn commit(self) -> Result<ExistingEntry> {
         self.keep_from_an_empty_pipe()?;
-        if let (Some(behind), DestMedium::File(file)) = (&self.behind, self.medium()) {
+        self.finish_equal()?;
+        if let (Some(behind), Some(DestMedium::File(file))) = (&self.behind, self.present_medium())
+        {
             let finished = behind.finish(file);
             finished.map_err(|cause| self.write_error(cause))?;
         }
@@ -360,10 +507,25 @@ impl Partial {
             PartialTarget::Beside(temporary) => {
                 commit::commit(*temporary, &self.entry, &self.rules)?
             }
+            PartialTarget::Equal(equal) => equal.commit(&self.entry, &self.rules)?,
             PartialTarget::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
             PartialTarget::Device(device) => return device.finish(),
         };
         Ok(ExistingEntry::of(&stat))
+    }
+
+    /// Copies what equals the existing file and is not in the new one yet. Makes the new file if the
+    /// existing one cannot stay although all of it is equal.
+    fn finish_equal(&self) -> Result<()> {
+        let PartialTarget::Equal(equal) = &self.target else {
+            return Ok(());
+        };
+        if equal.made().is_none() && equal.may_stay(&self.entry, &self.rules)? {
+            return Ok(());
+        }
+        self.made(equal)?;
+        self.copy_equal(u64::MAX)?;
+        equal.check_old()
     }
 
     /// An empty pipe does not replace a file with content: a producer that fails at once leaves
@@ -386,17 +548,25 @@ impl Partial {
     pub fn slot(&self) -> &EntrySlot {
         match &self.target {
             PartialTarget::Beside(temporary) => &temporary.slot,
+            PartialTarget::Equal(equal) => &equal.slot,
             PartialTarget::InPlace(file) => &file.slot,
             PartialTarget::Device(device) => &device.slot,
         }
     }
 
-    fn medium(&self) -> DestMedium<'_> {
-        match &self.target {
+    /// What is written. Makes the file if it is not made yet.
+    fn medium(&self) -> Result<DestMedium<'_>> {
+        Ok(match &self.target {
             PartialTarget::Beside(temporary) => DestMedium::File(&temporary.file),
+            PartialTarget::Equal(equal) => DestMedium::File(&self.made(equal)?.temporary.file),
             PartialTarget::InPlace(file) => DestMedium::File(&file.file),
             PartialTarget::Device(device) => DestMedium::Device(device),
-        }
+        })
+    }
+
+    /// What is written; None if no file is made.
+    fn present_medium(&self) -> Option<DestMedium<'_>> {
+        self.is_made().then(|| self.medium().ok()).flatten()
     }
 
     pub fn entry(&self) -> &Arc<Entry> {
@@ -419,30 +589,26 @@ impl Partial {
     }
 }
 
-/// Makes `file`, which has `size` bytes of zeros, a clone of the old version with that size. Returns
-/// another handle to it, for reading. None if the file system cannot clone; `file` is then as it
-/// was.
-fn clone_into(file: &File, old: &Basis, size: u64) -> io::Result<Option<File>> {
-    let cloned = match old.file() {
-        Some(old) => ioctl_ficlone(file, old),
-        None => return Ok(None),
-    };
-    match cloned {
+/// Makes `file`, which has `size` bytes of zeros, a clone of the old version with that size. False if
+/// the file system cannot clone; `file` is then as it was.
+fn clone_into(file: &File, old: &File, size: u64) -> io::Result<bool> {
+    match ioctl_ficlone(file, old) {
         Ok(()) => {
             file.set_len(size)?;
-            // A second handle for writing would hold the lock, and would count as a writer after the
-            // rename.
-            if let Ok(handle) = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
-                return Ok(Some(handle));
-            }
+            return Ok(true);
         }
-        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => return Ok(None),
+        Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => return Ok(false),
         // It may have failed half-way.
         Err(_) => {}
     }
     file.set_len(0)?;
     file.set_len(size)?;
-    Ok(None)
+    Ok(false)
+}
+
+/// A second handle for writing would hold the lock, and would count as a writer after the rename.
+fn handle_to_read(file: &File) -> Option<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Status of the existing entry; an error if it may not be replaced or written.

@@ -33,6 +33,11 @@ pub enum Standing {
 pub struct UnchangedFile(Stat);
 
 impl UnchangedFile {
+    /// An existing file whose content is the source's.
+    pub(super) fn of(stat: Stat) -> UnchangedFile {
+        UnchangedFile(stat)
+    }
+
     pub fn existing(&self) -> ExistingEntry {
         ExistingEntry::of(&self.0)
     }
@@ -72,7 +77,8 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     let has_size = old.st_size as u64 == entry.size && !entry.is_made_up() && !entry.is_device();
     let is_unchanged = has_size
         && match update.unchanged_by {
-            UnchangedBy::Nothing => false,
+            // The content of large files is compared later.
+            UnchangedBy::Nothing | UnchangedBy::Content => false,
             UnchangedBy::Size => true,
             UnchangedBy::SizeAndTime => time == entry.mtime || is_rounded(slot, entry.mtime, time),
         };
@@ -192,7 +198,7 @@ fn give_times(slot: &EntrySlot, path: &Path, entry: &Entry) -> Result<()> {
 }
 
 /// True if any metadata differs that the rules keep.
-fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<bool> {
+pub(super) fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<bool> {
     let keep = &rules.keep;
     if keep.owner && old.st_uid != entry.uid
         || keep.group && old.st_gid != entry.gid

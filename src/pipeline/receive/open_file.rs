@@ -73,8 +73,8 @@ pub struct PartialFile {
     pub slot: EntrySlot,
     /// None once the file has its name or failed.
     partial: OrderedMutex<Option<Arc<Partial>>, { place::PARTIAL }>,
-    /// The number of the file in the journal.
-    pub number: Option<u32>,
+    /// The number of the file in the journal, once it is made.
+    pub number: OnceLock<u32>,
     /// The source was recently written when it was announced.
     pub young: bool,
     /// Existing content, with which the sender may compare its chunks by their digests.
@@ -164,7 +164,7 @@ impl OpenFile {
 
     /// The number of the file in the journal.
     pub fn number(&self) -> Option<u32> {
-        self.partial_file()?.number
+        self.partial_file()?.number.get().copied()
     }
 
     /// Begins to close the file. Returns false if another thread has begun.
@@ -264,7 +264,7 @@ impl PartialFile {
         PartialFile {
             slot,
             partial: OrderedMutex::new(Some(Arc::new(partial))),
-            number,
+            number: number.map_or_else(OnceLock::new, OnceLock::from),
             young,
             basis: None,
             first_chunk: 0,

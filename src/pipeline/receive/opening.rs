@@ -10,7 +10,7 @@ use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile
 use super::restored::{Restored, span};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::claims::Claims;
-use crate::dest::{Basis, OrderedSink, Partial, SinkSpec};
+use crate::dest::{Basis, EntrySlot, OrderedSink, Partial, SinkSpec};
 use crate::digest::Digest;
 use crate::digest::pipe::PipeTree;
 use crate::error::{Error, Kind, Result, Side};
@@ -31,12 +31,13 @@ impl Files {
     /// Of the file system, at the file's path.
     pub fn begin(&self, file: IncomingFile, first_chunk: u64) -> Result<Want> {
         let entry = Arc::new(file.entry.clone());
-        let mut partial = Partial::create(&file.slot, entry.clone(), &self.entries.rules)?;
-        let basis = self.basis(&mut partial, true)?;
+        let (partial, basis) = self.partial(&file.slot, &entry)?;
         let young = self.entries.is_young(&entry);
         let number = match self.entries.journal() {
-            Some(journal) => Some(journal.begin(&record_of(&file.path, &entry, &partial, young)?)),
-            None => None,
+            Some(journal) if partial.is_made() => {
+                Some(journal.begin(&record_of(&file.path, &entry, &partial, young)?))
+            }
+            _ => None,
         };
         let IncomingFile {
             slot, listed, path, ..
@@ -55,17 +56,53 @@ impl Files {
         })
     }
 
-    /// The old version of a file, if both ends can compare it with the new one. A key that may only
-    /// write must not learn whether a guess about it is right. `is_new`: nothing of the new version
-    /// was written yet.
-    pub(super) fn basis(&self, partial: &mut Partial, is_new: bool) -> Result<Option<Basis>> {
+    /// A new version of a file, with the old one if they are compared.
+    fn partial(&self, slot: &EntrySlot, entry: &Arc<Entry>) -> Result<(Partial, Option<Basis>)> {
         let rules = &self.entries.rules;
-        let may_look = !rules.blind && !rules.no_clobber;
-        let is_big = partial.entry().size > SMALL_FILE_MAX;
-        match self.context().patches && may_look && is_big {
+        if self.compares(entry)
+            && let Some((partial, basis)) = Partial::equal(slot, entry, rules)?
+        {
+            return Ok((partial, Some(basis)));
+        }
+        let mut partial = Partial::create(slot, entry.clone(), rules)?;
+        let basis = self.basis(&mut partial, true)?;
+        Ok((partial, basis))
+    }
+
+    /// The old version of a file, if both ends can compare it with the new one. `is_new`: nothing of
+    /// the new version was written yet.
+    pub(super) fn basis(&self, partial: &mut Partial, is_new: bool) -> Result<Option<Basis>> {
+        match self.compares(partial.entry()) {
             true => partial.basis(is_new),
             false => Ok(None),
         }
+    }
+
+    /// True if a file is compared with its old version. A key that may only write must not learn
+    /// whether a guess about it is right.
+    fn compares(&self, entry: &Entry) -> bool {
+        let rules = &self.entries.rules;
+        let may_look = !rules.blind && !rules.no_clobber;
+        self.context().patches && may_look && entry.size > SMALL_FILE_MAX
+    }
+
+    /// The journal's number of a file that was perhaps made just now. None if it is not recorded, and
+    /// so cannot be resumed.
+    pub(super) fn number(&self, file: &OpenFile) -> Option<u32> {
+        let state = file.partial_file()?;
+        let journal = self.entries.journal()?;
+        if let Some(number) = state.number.get() {
+            return Some(*number);
+        }
+        let partial = file.partial()?;
+        // Pipes are not recorded.
+        if file.is_pipe() || !partial.is_made() {
+            return None;
+        }
+        let record = record_of(&file.path, &file.entry, &partial, state.young);
+        // Without its status it is not recorded; it is only resumed from its beginning then.
+        let record = record.ok()?;
+        Some(*state.number.get_or_init(|| journal.begin(&record)))
     }
 
     /// The chunks of a new version that begin within the old one.

@@ -180,7 +180,9 @@ impl RangeWriter {
 
     /// Records and then acknowledges a claimed piece that is in place.
     fn piece_done(&self, file: &Arc<OpenFile>, place: ChunkPlace, digest: Option<Digest>) {
-        if let (Some(journal), Some(number)) = (self.files.entries.journal(), file.number()) {
+        if let (Some(journal), Some(number)) =
+            (self.files.entries.journal(), self.files.number(file))
+        {
             journal.chunk(number, place.offset, u64::from(place.raw_len), digest);
         }
         self.acknowledge(file, place);
@@ -262,8 +264,7 @@ impl RangeWriter {
         place.kind = ChunkKind::Range;
         let chunk = Chunk { place, buffer };
         match chunk.verify(digest, len as u64 == file.entry.size) {
-            Ok(_) if basis.is_target() => {}
-            Ok(verified) => partial.write(&verified)?,
+            Ok(verified) => partial.write_equal(&verified, basis)?,
             Err(buffer) => {
                 // A short page counts only if both versions end in it. Otherwise a sender could
                 // choose of how few bytes it gets the digest, and guess them.
@@ -361,10 +362,7 @@ impl RangeWriter {
         let Ok(verified) = chunk.verify(digest, len as u64 == file.entry.size) else {
             return Ok(Patched::Differs);
         };
-        match basis.is_target() {
-            true => partial.write_parts(&verified, &parts)?,
-            false => partial.write(&verified)?,
-        }
+        partial.write_differing(&verified, &parts, basis)?;
         file.add_to_tree(place, &verified);
         let new = parts.iter().map(|part| part.len() as u64).sum();
         Ok(Patched::Written { new })

@@ -1,0 +1,207 @@
+//! A new version of a file that has equalled the existing file so far. No file is made for it before
+//! a byte differs, so a copy of the same content reads the existing file and writes nothing.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens};
+use rustix::process::geteuid;
+
+use super::super::basis::Basis;
+use super::super::temporary::Temporary;
+use super::super::unchanged::{self, UnchangedFile};
+use super::super::{EntrySlot, Rules, commit, existing};
+use crate::chunk::ranges::RangeSet;
+use crate::error::Result;
+use crate::keep::UnchangedBy;
+use crate::manifest::{Entry, Timestamp};
+
+/// Bytes that are copied at a time.
+const STEP: u64 = 1 << 20;
+
+pub(super) struct EqualSoFar {
+    pub slot: EntrySlot,
+    old: File,
+    /// The status of the existing file before it was compared.
+    stat: Stat,
+    made: OnceLock<Made>,
+    /// Ranges that equal the existing file and were not copied into the new one.
+    equal: Mutex<RangeSet>,
+}
+
+/// The file for the new version.
+pub(super) struct Made {
+    pub temporary: Box<Temporary>,
+    /// It began as a clone of the existing file.
+    pub is_clone: bool,
+}
+
+impl EqualSoFar {
+    /// None if a new file is made in any case: the existing one has another size, cannot be read, or
+    /// belongs to another user, who alone may correct its metadata.
+    pub(super) fn open(
+        slot: &EntrySlot,
+        entry: &Entry,
+        drops_pages: bool,
+    ) -> Option<(EqualSoFar, Basis)> {
+        if slot.fresh {
+            return None;
+        }
+        let opened = existing::open_checked(slot, |cause| slot.unreadable(cause));
+        // Without it, the file is sent whole.
+        let (old, stat) = opened.ok()??;
+        let user = geteuid();
+        let is_own = user.is_root() || user.as_raw() == stat.st_uid;
+        if !is_own || stat.st_size as u64 != entry.size {
+            return None;
+        }
+        let basis = Basis::equal(old.try_clone().ok()?, entry.size, drops_pages);
+        let equal = EqualSoFar {
+            slot: slot.clone(),
+            old,
+            stat,
+            made: OnceLock::new(),
+            equal: Mutex::default(),
+        };
+        Some((equal, basis))
+    }
+
+    /// The new file, if there is one.
+    pub(super) fn made(&self) -> Option<&Made> {
+        self.made.get()
+    }
+
+    /// The new file, which `make` makes first if there is none.
+    pub(super) fn made_or(&self, make: impl FnOnce(&File, &Stat) -> Result<Made>) -> Result<&Made> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let mut equal = self.equal.lock();
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let made = make(&self.old, &self.stat)?;
+        if made.is_clone {
+            *equal = RangeSet::new();
+        }
+        Ok(self.made.get_or_init(|| made))
+    }
+
+    /// Notes that this range is equal. False if it has to be written.
+    pub(super) fn keeps(&self, range: Range<u64>) -> bool {
+        let mut equal = self.equal.lock();
+        match self.made.get() {
+            Some(made) => made.is_clone,
+            None => {
+                equal.insert(range);
+                true
+            }
+        }
+    }
+
+    /// True if the existing file has only zeros in this range.
+    pub(super) fn has_zeros(&self, range: Range<u64>) -> bool {
+        let mut room = vec![0; STEP.min(range.end - range.start) as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let step = &mut room[..STEP.min(range.end - at) as usize];
+            // What cannot be read is written.
+            if self.old.read_exact_at(step, at).is_err() || step.iter().any(|byte| *byte != 0) {
+                return false;
+            }
+            at += step.len() as u64;
+        }
+        true
+    }
+
+    /// Some bytes that must still be copied into the new file, with their offset. None if there are
+    /// no more.
+    ///
+    /// # Errors
+    /// If the existing file cannot be read, or has changed since it was compared.
+    pub(super) fn take_pending(&self) -> Result<Option<(u64, Vec<u8>)>> {
+        let range = {
+            let mut equal = self.equal.lock();
+            let Some(first) = equal.iter().next() else {
+                return Ok(None);
+            };
+            let range = first.start..first.end.min(first.start + STEP);
+            equal.remove(range.clone());
+            range
+        };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let read = self.old.read_exact_at(&mut bytes, range.start);
+        read.map_err(|cause| self.slot.unreadable(cause))?;
+        self.check_old()?;
+        Ok(Some((range.start, bytes)))
+    }
+
+    /// Its content is still what was compared, as far as its status shows.
+    pub(super) fn check_old(&self) -> Result<()> {
+        let now = fstat(&self.old).map_err(|cause| self.slot.no_status(cause))?;
+        match is_same(&now, &self.stat) {
+            true => Ok(()),
+            false => Err(self.changed()),
+        }
+    }
+
+    fn changed(&self) -> crate::error::Error {
+        let what = "was changed by another process during the copy; copy it again";
+        self.slot.refused(what)
+    }
+
+    /// True if the existing file can stay, since nothing else has its name and a correction of its
+    /// metadata would change no other name of it.
+    pub(super) fn may_stay(&self, entry: &Entry, rules: &Rules) -> Result<bool> {
+        let is_shared = entry.links <= 1 && self.stat.st_nlink > 1;
+        Ok(!is_shared
+            || !is_touched(rules) && !unchanged::differs(&self.slot, entry, &self.stat, rules)?)
+    }
+
+    /// Corrects the metadata of the existing file, which has all of the new content. Returns its
+    /// status.
+    fn stay(&self, entry: &Entry, rules: &Rules) -> Result<Stat> {
+        let slot = &self.slot;
+        let now = slot.stat()?;
+        if !now.is_some_and(|now| is_same(&now, &self.stat)) {
+            return Err(self.changed());
+        }
+        unchanged::correct(slot, entry, &UnchangedFile::of(self.stat), rules)?;
+        if is_touched(rules) {
+            let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+            let now = Timestamps {
+                last_access: time(UTIME_OMIT),
+                last_modification: time(UTIME_NOW),
+            };
+            futimens(&self.old, &now).map_err(|cause| slot.error("cannot set the times", cause))?;
+        }
+        commit::settle(slot, &self.old, rules)?;
+        fstat(&self.old).map_err(|cause| slot.no_status(cause))
+    }
+
+    /// Gives the new file its name, or leaves the existing one in its place. Returns its status.
+    pub(super) fn commit(mut self, entry: &Entry, rules: &Rules) -> Result<Stat> {
+        match self.made.take() {
+            Some(made) => commit::commit(*made.temporary, entry, rules),
+            None => self.stay(entry, rules),
+        }
+    }
+
+    pub(super) fn into_made(self) -> Option<Box<Temporary>> {
+        self.made.into_inner().map(|made| made.temporary)
+    }
+}
+
+/// Like scp, a copy gives its files the present time unless it keeps times. With `--checksum`, a file
+/// of the same content is not written, so its time stays.
+fn is_touched(rules: &Rules) -> bool {
+    !rules.keep.times && rules.update.unchanged_by != UnchangedBy::Content
+}
+
+fn is_same(now: &Stat, before: &Stat) -> bool {
+    (now.st_dev, now.st_ino, now.st_size) == (before.st_dev, before.st_ino, before.st_size)
+        && Timestamp::mtime(now) == Timestamp::mtime(before)
+}
