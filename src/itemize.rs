@@ -48,7 +48,8 @@ pub enum ItemKind {
 pub struct ItemChanges {
     /// Nothing of this kind has the name, so all properties are new.
     pub is_new: bool,
-    /// The text of a symbolic link, or the number of a device.
+    /// The text of a symbolic link, the number of a device, or the content of a file that was
+    /// compared (`--checksum`).
     pub value: bool,
     pub size: bool,
     /// The modification time becomes that of the source.

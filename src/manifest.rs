@@ -148,7 +148,8 @@ impl SpecialFile {
 /// makes the entry fail; any other unknown tag is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`], [`ATTRIBUTES`] or unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`], [`ATTRIBUTES`], [`CONTENT`] or
+    /// unknown.
     pub tag: u16,
     #[serde(with = "byte_strings")]
     pub bytes: Vec<u8>,
@@ -173,6 +174,9 @@ pub const BEGUN: &[u8] = b"begun";
 /// The kernel generates the content on each read (/proc, /sys), so nothing shows whether it has
 /// changed.
 pub const MADE_UP: u16 = 4;
+
+/// The BLAKE3 of a small file, with which the other end compares its own (`--checksum`).
+pub const CONTENT: u16 = 7;
 
 /// By its host's clock the file was written so recently that another write might not change its
 /// times.
@@ -353,9 +357,25 @@ impl Entry {
         self.has(YOUNG)
     }
 
+    /// The BLAKE3 of its content, if that was read.
+    pub fn content(&self) -> Option<Digest> {
+        let held = |extension: &&Extension| extension.tag == CONTENT;
+        let held = self.extensions.iter().find(held)?;
+        held.bytes.as_slice().try_into().ok()
+    }
+
+    pub fn set_content(&mut self, digest: &Digest) {
+        self.extensions.retain(|extension| extension.tag != CONTENT);
+        self.extensions.push(Extension {
+            tag: CONTENT,
+            bytes: digest.to_vec(),
+        });
+    }
+
     /// A keyed hash of everything about the entry that `keep` says, but not of its place in a tree or
     /// on a disk. Both ends compute it; equal sums mean that there is nothing to copy. A file's
-    /// content is represented by its size and, with `has_time`, its modification time.
+    /// content is represented by its size and, with `has_time`, its modification time, or by its
+    /// digest if that is known.
     pub fn sum(&self, key: &Digest, keep: &Keep, has_time: bool) -> Digest {
         let mut hasher = blake3::Hasher::new_keyed(key);
         let mut part = |bytes: &[u8]| {
@@ -398,6 +418,9 @@ impl Entry {
             let held = |extension: &&Extension| extension.tag == ATTRIBUTES;
             let held = self.extensions.iter().find(held);
             part(held.map_or(&[], |held| &held.bytes));
+        }
+        if let Some(content) = self.content() {
+            part(&content);
         }
         *hasher.finalize().as_bytes()
     }

@@ -6,6 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use parking_lot::Mutex;
+
 use crate::error::{Error, Kind, Result, Side, reason_of};
 
 /// The beginnings of the panic messages with which tokio and the standard library report a
@@ -20,6 +22,29 @@ pub fn start<T: Send + 'static>(
     body: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>> {
     thread::Builder::new().spawn(body).map_err(refused)
+}
+
+/// Items that a thread takes at a time.
+const SHARE: usize = 8;
+
+/// Calls `each` for all items, on up to as many threads as there are processors.
+pub fn share<T: Send>(items: &mut [T], each: impl Fn(&mut T) + Sync) {
+    let parts = Mutex::new(items.chunks_mut(SHARE).collect::<Vec<_>>());
+    let next = || parts.lock().pop();
+    let work = || {
+        while let Some(part) = next() {
+            part.iter_mut().for_each(&each);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let others = threads.min(parts.lock().len()).saturating_sub(1);
+    thread::scope(|scope| {
+        for _ in 0..others {
+            // Without it, the others do its part.
+            let _ = thread::Builder::new().spawn_scoped(scope, &work);
+        }
+        work();
+    });
 }
 
 pub fn refused(cause: io::Error) -> Error {

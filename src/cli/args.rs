@@ -379,6 +379,7 @@ impl Args {
     /// Whether existing files are compared, if the user has said so.
     pub(super) fn compares(&self) -> Option<bool> {
         match (self.whole_file, self.no_whole_file) {
+            _ if self.keep.checksum => Some(true),
             (true, _) => Some(false),
             (false, true) => Some(true),
             (false, false) => None,

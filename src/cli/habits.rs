@@ -95,7 +95,7 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--identity", "--key", "--password-file"],
         "-i FILE names a private key",
     ),
-    (&["--checksum", "--check"], VERIFIES),
+    (&["--check"], VERIFIES),
     (&["--sparse"], "fastcp keeps holes anyway"),
     (&["--links", "--no-dereference", "--safe-links"], LINKS),
     (&["--dereference", "--copy-links"], "write -L"),

@@ -61,6 +61,9 @@ pub(super) struct KeepArgs {
     /// Copy only what does not exist there
     #[arg(long, help_heading = EXISTING)]
     pub ignore_existing: bool,
+    /// Skip files of the same content, found out by BLAKE3
+    #[arg(long, help_heading = EXISTING)]
+    pub checksum: bool,
     /// Skip files of the same size, whatever their times
     #[arg(long, help_heading = EXISTING)]
     pub size_only: bool,
@@ -137,6 +140,7 @@ impl KeepArgs {
     pub(super) fn update(&self) -> Update {
         let has_times = (self.archive || self.times) && !self.no_times;
         let unchanged_by = match (self.ignore_times, self.size_only) {
+            _ if self.checksum => UnchangedBy::Content,
             (true, _) => UnchangedBy::Nothing,
             (false, true) => UnchangedBy::Size,
             (false, false) if has_times => UnchangedBy::SizeAndTime,

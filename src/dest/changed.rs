@@ -14,7 +14,7 @@ use crate::dir::acl::{self, mode_without_list};
 use crate::dir::attributes::{mode_beside, read_in};
 use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemChanges};
-use crate::keep::is_acl;
+use crate::keep::{UnchangedBy, is_acl};
 use crate::manifest::{Attribute, Entry, EntryKind, Timestamp, file_type};
 
 /// The status of the entry that has this name, if there is one.
@@ -63,6 +63,7 @@ pub fn changes(
         EntryKind::File | EntryKind::Pipe if is_sent => {
             let has_size = entry.kind == EntryKind::File && !entry.is_made_up();
             changes.size = has_size && old.st_size as u64 != entry.size;
+            changes.value = rules.update.unchanged_by == UnchangedBy::Content;
             ItemAction::Sent
         }
         EntryKind::HardLink(_) => ItemAction::Linked,

@@ -1,15 +1,18 @@
 //! The existing entry at a destination, and whether it has the new content already, for
 //! `--no-clobber`. The same content is success, other content is refused; neither is touched.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
 use super::{EntrySlot, Rules};
-use crate::digest::Digest;
+use crate::digest::{Digest, of_small};
+use crate::dir::Dir;
 use crate::error::{Error, Kind, Result};
 use crate::manifest::{Timestamp, file_type};
 
@@ -65,6 +68,15 @@ pub fn same_content(slot: &EntrySlot, content: &[u8]) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// The BLAKE3 of the small file `name` in `dir`. None if it does not have exactly `size` bytes or
+/// cannot be read.
+pub(super) fn content_of(dir: &Arc<Dir>, name: &OsStr, size: u64) -> Option<Digest> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = File::from(dir.open(name, flags, Mode::empty()).ok()?);
+    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
+    is_file.then(|| of_small(file, size)).flatten()
 }
 
 /// The BLAKE3 root hash of the regular file there, or None if there is none. Reads the whole file,

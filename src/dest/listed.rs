@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Dir as Reader, FileType, Mode, OFlags, readlinkat};
 
+use super::existing::content_of;
 use super::{Rules, is_own_name};
+use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::Dir;
 use crate::dir::attributes::{OwnerNames, mode_beside, read_in};
 use crate::manifest::{Entry, EntryKind, NO_PARENT, Name, SpecialFile, file_type};
@@ -39,6 +41,17 @@ pub fn entries_in(
         }
     }
     Ok(())
+}
+
+/// Reads a small file in `dir` and puts the BLAKE3 of its content into the entry, unless it has
+/// changed since.
+pub fn read_content(dir: &Arc<Dir>, entry: &mut Entry) {
+    if entry.kind != EntryKind::File || entry.size > SMALL_FILE_MAX {
+        return;
+    }
+    if let Some(content) = content_of(dir, entry.name.as_os_str(), entry.size) {
+        entry.set_content(&content);
+    }
 }
 
 fn entry(dir: &Arc<Dir>, name: Name, rules: &Rules, names: &mut OwnerNames) -> Option<Entry> {

@@ -80,7 +80,7 @@ pub use self::equal_names::{Spelling, Spellings, spelling};
 pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays};
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
-pub use self::listed::entries_in;
+pub use self::listed::{entries_in, read_content};
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;

@@ -15,6 +15,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use equal::{EqualSoFar, Made};
 pub(super) use holes::write_sparse;
@@ -52,6 +54,8 @@ pub struct Partial {
     /// The kernel lets one thread at a time write to a file and has the others spin. Threads that
     /// sleep on this lock instead leave the processor to other work.
     turn: Mutex<()>,
+    /// In a dry run: something differs from the existing file, and would be written.
+    differs: AtomicBool,
 }
 
 enum PartialTarget {
@@ -185,6 +189,7 @@ impl Partial {
             behind: rules.drop_cache.then(Behind::default),
             is_intact: true,
             turn: Mutex::new(()),
+            differs: AtomicBool::new(false),
         }
     }
 
@@ -227,6 +232,27 @@ impl Partial {
             temporary,
             is_clone,
         })
+    }
+
+    /// True in a dry run if a byte differs from the existing file.
+    pub fn differs(&self) -> bool {
+        self.differs.load(Relaxed)
+    }
+
+    /// Notes, in a dry run, that bytes would be written. False in a copy, which writes them.
+    pub fn would_write(&self) -> bool {
+        let is_dry = self.rules.dry_run;
+        self.differs.fetch_or(is_dry, Relaxed);
+        is_dry
+    }
+
+    /// True in a dry run if the existing file has these bytes.
+    fn is_old(&self, data: &[u8], offset: u64) -> bool {
+        let equal = match &self.target {
+            PartialTarget::Equal(equal) if self.rules.dry_run => equal,
+            _ => return false,
+        };
+        equal.has(data, offset)
     }
 
     /// False as long as no byte differs from the existing file, for which no file is made.
@@ -357,7 +383,12 @@ impl Partial {
 
     /// Writes a chunk at its offset. Blocks of zeros of a sparse source stay holes.
     pub fn write(&self, chunk: &VerifiedChunk) -> Result<()> {
-        self.write_at(chunk.data(), chunk.place().offset)?;
+        let (data, offset) = (chunk.data(), chunk.place().offset);
+        // A digest that was damaged on its way is followed by the bytes.
+        if self.is_old(data, offset) || self.would_write() {
+            return Ok(());
+        }
+        self.write_at(data, offset)?;
         self.copy_equal(EQUAL_BYTES)
     }
 
@@ -392,6 +423,9 @@ impl Partial {
         parts: &[Range<usize>],
         basis: &Basis,
     ) -> Result<()> {
+        if self.would_write() {
+            return Ok(());
+        }
         let has_rest = match &self.target {
             PartialTarget::Equal(equal) => self.made(equal)?.is_clone,
             _ => basis.is_target(),
@@ -461,6 +495,9 @@ impl Partial {
         {
             return Ok(());
         }
+        if self.would_write() {
+            return Ok(());
+        }
         let is_hole = self.entry.is_sparse();
         let file = match self.medium()? {
             DestMedium::File(file) => file,
@@ -493,11 +530,13 @@ impl Partial {
         cut.map_err(|cause| self.write_error(cause))
     }
 
-    /// Gives the file its metadata and its name; returns its status there. The caller has made sure
-    /// that every range is written.
-    pub fn commit(self) -> Result<ExistingEntry> {
+    /// Gives the file its metadata and its name; returns its status there, and true if it is the
+    /// existing file, which stays because all of it is equal. The caller has made sure that every
+    /// range is written.
+    pub fn commit(self) -> Result<(ExistingEntry, bool)> {
         self.keep_from_an_empty_pipe()?;
         self.finish_equal()?;
+        let stays = !self.is_made();
         if let (Some(behind), Some(DestMedium::File(file))) = (&self.behind, self.present_medium())
         {
             let finished = behind.finish(file);
@@ -509,9 +548,9 @@ impl Partial {
             }
             PartialTarget::Equal(equal) => equal.commit(&self.entry, &self.rules)?,
             PartialTarget::InPlace(file) => file.commit(&self.entry, self.length, &self.rules)?,
-            PartialTarget::Device(device) => return device.finish(),
+            PartialTarget::Device(device) => return Ok((device.finish()?, false)),
         };
-        Ok(ExistingEntry::of(&stat))
+        Ok((ExistingEntry::of(&stat), stays))
     }
 
     /// Copies what equals the existing file and is not in the new one yet. Makes the new file if the

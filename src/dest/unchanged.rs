@@ -10,7 +10,9 @@ use rustix::fs::{
 };
 
 use super::attributes::{self, Marked};
+use super::existing::content_of;
 use super::{EntrySlot, ExistingEntry, Rules, times_of};
+use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::acl::{self, mode_without_list};
 use crate::dir::attributes::{mode_beside, read_in};
 use crate::error::Result;
@@ -77,8 +79,13 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     let has_size = old.st_size as u64 == entry.size && !entry.is_made_up() && !entry.is_device();
     let is_unchanged = has_size
         && match update.unchanged_by {
-            // The content of large files is compared later.
-            UnchangedBy::Nothing | UnchangedBy::Content => false,
+            UnchangedBy::Nothing => false,
+            // The content of a large file is compared later.
+            UnchangedBy::Content => entry.content().is_some_and(|content| {
+                let name = slot.name.as_os_str();
+                entry.size <= SMALL_FILE_MAX
+                    && content_of(&slot.dir, name, entry.size) == Some(content)
+            }),
             UnchangedBy::Size => true,
             UnchangedBy::SizeAndTime => time == entry.mtime || is_rounded(slot, entry.mtime, time),
         };

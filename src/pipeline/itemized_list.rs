@@ -37,6 +37,7 @@ impl ItemizedList {
             return;
         };
         progress.add_would_send(changes.files, changes.bytes);
+        progress.add_unchanged_files(changes.unchanged, 0);
         for entry in &changes.entries {
             reporter.itemized(entry);
         }

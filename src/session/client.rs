@@ -258,11 +258,13 @@ impl Client<'_> {
             self.heed(ways),
             self.check(counted),
         );
+        let options = &self.request.options;
+        // Otherwise a dry run sends no data, so that a firewall cannot end it.
+        let dials = !options.dry_run || options.dry_run_reads();
         tokio::select! {
             over = conversing => over?,
             over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
-            // A dry run sends no data, so that a firewall cannot end it.
-            () = chooser.run(listens, is_known), if !self.request.options.dry_run => {}
+            () = chooser.run(listens, is_known), if dials => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let SendController::Tuner(tuning) = helm {

@@ -12,6 +12,8 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fgetxattr, fstat, getxattr, lgetx
 use rustix::io::Errno;
 
 use super::attributes;
+use crate::chunk::SMALL_FILE_MAX;
+use crate::digest::of_small;
 use crate::dir::Dir;
 use crate::dir::acl::{self, mode_without_list};
 use crate::error::{Error, Kind, Result, Side};
@@ -95,6 +97,21 @@ impl FoundFile {
             return Err(self.changed(REPLACED));
         }
         Ok((File::from(fd), stat))
+    }
+
+    /// Reads a small file and puts the BLAKE3 of its content into the entry. Without it, because it
+    /// is large or cannot be read, it differs from every file at the destination.
+    pub fn read_content(&mut self, changes: Changes) {
+        let size = self.entry.size;
+        let is_small = self.entry.kind == EntryKind::File && size <= SMALL_FILE_MAX;
+        if !is_small || self.entry.is_device() || self.entry.content().is_some() {
+            return;
+        }
+        // What is wrong with it is reported when it is sent.
+        let file = self.open(changes).ok();
+        if let Some(content) = file.and_then(|(file, _)| of_small(file, size)) {
+            self.entry.set_content(&content);
+        }
     }
 
     fn cannot_open(&self, cause: io::Error) -> Error {

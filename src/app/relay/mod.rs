@@ -210,11 +210,12 @@ impl RelayedSession<'_> {
             to: sender.control.clone(),
             incoming: &mut receiver.incoming,
         };
-        let is_dry = self.request.options.dry_run;
+        let options = &self.request.options;
+        // Otherwise a dry run sends no data, so that a firewall cannot end it.
+        let dials = !options.dry_run || options.dry_run_reads();
         let conclusion = tokio::select! {
             over = converse(&exchange, sending, receiving) => over?,
-            // A dry run sends no data, so that a firewall cannot end it.
-            never = routes.run(sender_listens, receiver_listens), if !is_dry => match never {},
+            never = routes.run(sender_listens, receiver_listens), if dials => match never {},
             never = pass_through(data, drain) => match never {},
             never = self.follow_rate(&sender.control) => match never {},
         };

@@ -117,6 +117,12 @@ impl EqualSoFar {
         true
     }
 
+    /// True if the existing file has these bytes.
+    pub(super) fn has(&self, data: &[u8], offset: u64) -> bool {
+        let mut there = vec![0; data.len()];
+        self.old.read_exact_at(&mut there, offset).is_ok() && there == data
+    }
+
     /// Some bytes that must still be copied into the new file, with their offset. None if there are
     /// no more.
     ///

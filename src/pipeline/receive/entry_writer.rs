@@ -466,7 +466,10 @@ impl EntryWriter<'_> {
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         }
         if self.is_dry() {
-            return self.would_send(&file);
+            return match self.files().checks(&file.entry) {
+                true => self.check(file),
+                false => self.would_send(&file),
+            };
         }
         let stands = self.stands_already(&file.entry, &file.slot);
         if matches!(stands, Ok(false))

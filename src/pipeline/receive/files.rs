@@ -11,6 +11,7 @@ use super::recorded::{finished, identity_of_pipe};
 use crate::dest::{self, EntrySlot, ExistingEntry};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
+use crate::keep::UnchangedBy;
 use crate::manifest::EntryId;
 use crate::pipe::Stop;
 use crate::pipeline::context::Context;
@@ -70,6 +71,9 @@ impl Files {
             // Reported before the copy may be complete.
             self.entries.report.checked(0, 1);
         }
+        if self.entries.rules.dry_run {
+            return self.close_dry(file);
+        }
         match self.finish(file) {
             Ok((digest, existing)) => {
                 if let Some(slot) = file.slot() {
@@ -87,6 +91,32 @@ impl Files {
                 self.entries.fail(file.entry.id, file.entry.parent, &error);
             }
         }
+    }
+
+    /// All of an existing file was compared in a dry run. Nothing was written.
+    fn close_dry(&self, file: &OpenFile) {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        let itemizer = &self.entries.report.itemizer;
+        let Some(partial) = file.take_partial() else {
+            return;
+        };
+        let whole = match file.end.get() {
+            Some(end) => self.check_whole(file, end).map(drop),
+            None => Err(file.changed()),
+        };
+        if let Err(error) = whole {
+            return self.entries.fail(id, parent, &error);
+        }
+        match partial.differs() {
+            true => itemizer.would_send(file.entry.size),
+            false => {
+                itemizer.is_unchanged(id);
+                itemizer.unchanged();
+            }
+        }
+        self.context().progress.end_name(id);
+        itemizer.placed(self.context(), id);
+        self.entries.would_be_placed(id, parent);
     }
 
     /// Returns the digest. Also returns the status of the file under its final name, if this copy
@@ -157,7 +187,10 @@ impl Files {
         if length != file.entry.size {
             partial.end_at(length)?;
         }
-        let existing = partial.commit()?;
+        let (existing, stays) = partial.commit()?;
+        if stays && self.entries.rules.update.unchanged_by == UnchangedBy::Content {
+            self.entries.report.itemizer.is_unchanged(file.entry.id);
+        }
         let journal = self.entries.journal();
         if let Some(journal) = journal.filter(|_| self.may_meet_again(file)) {
             let mut record = finished(file.path, &file.entry, state.young, &existing, digest);

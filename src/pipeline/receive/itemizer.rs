@@ -160,6 +160,21 @@ impl Itemizer {
         unsaid.changes.bytes = unsaid.changes.bytes.saturating_add(bytes);
     }
 
+    /// Counts a file whose content was compared and is the same.
+    pub(super) fn unchanged(&self) {
+        self.unsaid.lock().changes.unchanged += 1;
+    }
+
+    /// A file that is on its way turned out to have the same content, so only metadata changes.
+    pub(super) fn is_unchanged(&self, id: EntryId) {
+        if let Some(item) = self.under_way.lock().get_mut(&id) {
+            item.action = ItemAction::Corrected;
+            item.size = 0;
+            item.changes.value = false;
+            item.changes.time_of_copy = false;
+        }
+    }
+
     /// Keeps the change of a file that is on its way.
     pub(super) fn begin(&self, id: EntryId, item: ItemizedEntry) {
         self.under_way.lock().insert(id, item);

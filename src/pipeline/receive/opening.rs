@@ -16,6 +16,7 @@ use crate::digest::pipe::PipeTree;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::identity_of;
 use crate::journal::record::{BegunFile, Hash};
+use crate::keep::UnchangedBy;
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::ListedPath;
 use crate::wire::message::{ByteRange, EntryEnd, Message, Want, WantKind};
@@ -67,6 +68,33 @@ impl Files {
         let mut partial = Partial::create(slot, entry.clone(), rules)?;
         let basis = self.basis(&mut partial, true)?;
         Ok((partial, basis))
+    }
+
+    /// True if a dry run compares the content of files (`--checksum`).
+    pub fn checks(&self, entry: &Entry) -> bool {
+        let by = self.entries.rules.update.unchanged_by;
+        by == UnchangedBy::Content && self.compares(entry)
+    }
+
+    /// In a dry run, compares a file with the existing one. None if that has another size.
+    ///
+    /// # Errors
+    /// If a copy would fail.
+    pub fn begin_check(&self, file: IncomingFile) -> Result<Option<Want>> {
+        let entry = Arc::new(file.entry.clone());
+        let opened = Partial::equal(&file.slot, &entry, &self.entries.rules)?;
+        let Some((partial, basis)) = opened else {
+            return Ok(None);
+        };
+        let IncomingFile {
+            slot, listed, path, ..
+        } = file;
+        let kind = WantKind::Compare(self.compared(&basis, &entry));
+        let mut state = PartialFile::new(slot, partial, None, false);
+        state.basis = Some(basis);
+        let nothing = self.nothing_of(&entry);
+        let entry = self.open(entry, (listed, path), state, nothing, None);
+        Ok(Some(Want { entry, kind }))
     }
 
     /// The old version of a file, if both ends can compare it with the new one. `is_new`: nothing of

@@ -9,8 +9,10 @@ use crate::dest;
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::dir::attributes::OwnerNames;
-use crate::manifest::{EntryId, EntryKind};
+use crate::keep::UnchangedBy;
+use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::send::sums::first_half;
+use crate::threads;
 use crate::wire::message::{DirectorySum, EntrySums, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound};
 
 /// Most entries of a directory whose short sums are kept, in some 40 MB. The others count as
@@ -20,6 +22,9 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// Most entries of directories that differ and that are kept for the questions about their entries,
 /// in some 20 MB. Others are read again.
 const DIFFERING_MAX: usize = 1 << 19;
+
+/// Small files that are read at a time (`--checksum`).
+const READ_AT_ONCE: usize = 1024;
 
 /// The sums of the destination's directories.
 pub(super) struct OwnSums {
@@ -153,19 +158,44 @@ impl OwnSums {
         let rules = &entries.rules;
         let has_time = rules.update.sums_have_times(&rules.keep);
         let mut there = EntriesThere::default();
-        dest::entries_in(dir, rules, &mut self.names, |entry| {
+        let key = self.key;
+        let mut add = |entry: &Entry| {
             there.entries += 1;
             if there.short.len() >= ENTRIES_MAX {
                 return;
             }
-            let sum = entry.sum(&self.key, &rules.keep, has_time);
+            let sum = entry.sum(&key, &rules.keep, has_time);
             there.sum = there.sum.wrapping_add(first_half(&sum));
             let size = (entry.kind == EntryKind::File).then_some(entry.size);
             let (short, _) = sum.split_at(SHORT_SUM);
             there
                 .short
                 .insert(short.try_into().unwrap_or_default(), size);
+        };
+        if rules.update.unchanged_by != UnchangedBy::Content {
+            dest::entries_in(dir, rules, &mut self.names, |entry| add(&entry))?;
+            return Ok(there);
+        }
+        let mut unread = Vec::new();
+        let mut others = 0;
+        let mut add_read = |unread: &mut Vec<Entry>| {
+            threads::share(unread, |entry| dest::read_content(dir, entry));
+            for entry in unread.drain(..) {
+                // A large file is compared by itself, and one that cannot be read is sent.
+                match entry.kind == EntryKind::File && entry.content().is_none() {
+                    true => others += 1,
+                    false => add(&entry),
+                }
+            }
+        };
+        dest::entries_in(dir, rules, &mut self.names, |entry| {
+            unread.push(entry);
+            if unread.len() >= READ_AT_ONCE && !entries.context().is_ending() {
+                add_read(&mut unread);
+            }
         })?;
+        add_read(&mut unread);
+        there.entries += others;
         Ok(there)
     }
 }

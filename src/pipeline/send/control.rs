@@ -114,8 +114,10 @@ impl SendControl {
                             | WantKind::WouldSend
                     )
                 };
-                let is_dry = self.context.options.dry_run;
-                if is_dry && !wants.iter().all(|want| is_answer_of_dry_run(&want.kind)) {
+                let options = &self.context.options;
+                let may_compare = options.dry_run_reads();
+                let is_answer = |want: &Want| is_answer_of_dry_run(&want.kind, may_compare);
+                if options.dry_run && !wants.iter().all(is_answer) {
                     return Err(UnexpectedMessage("a request for data in a dry run"));
                 }
                 let content = wants.iter().filter(|want| !is_there(&want.kind));
@@ -323,6 +325,9 @@ impl SendControl {
             true => COMPARED_PIECE.clamp(grain, chunk_size),
             false => chunk_size,
         };
+        if self.context.options.dry_run && compare.count() != size {
+            return Err(UnexpectedMessage("a request for data in a dry run"));
+        }
         // What differs from this receiver's version is for this receiver alone.
         let is_compared = !compare.is_empty();
         if let (Some(share), true) = (&self.share, is_compared) {
@@ -549,14 +554,14 @@ enum LeftAs {
     Planned,
 }
 
-/// True for an answer that asks for nothing.
-fn is_answer_of_dry_run(kind: &WantKind) -> bool {
+/// True for an answer that asks for nothing, or at most for digests.
+fn is_answer_of_dry_run(kind: &WantKind, may_compare: bool) -> bool {
     match kind {
+        WantKind::Compare(_) => may_compare,
         WantKind::Skip | WantKind::Unchanged | WantKind::Stays | WantKind::WouldSend => true,
         WantKind::Fresh
         | WantKind::Have(_)
         | WantKind::Digest
-        | WantKind::Compare(_)
         | WantKind::HaveAndCompare(..) => false,
     }
 }

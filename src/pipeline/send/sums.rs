@@ -12,7 +12,8 @@ use crate::digest::Digest;
 use crate::dir::attributes::change;
 use crate::keep::{Keep, MetadataChanges};
 use crate::manifest::{EntryId, EntryKind};
-use crate::source::FoundFile;
+use crate::source::{Changes, FoundFile};
+use crate::threads;
 use crate::wire::message::{
     DirectorySum, EntryEnd, EntrySums, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, entry_weight,
 };
@@ -32,6 +33,8 @@ pub(super) struct SumTerms {
     /// What the destination's entries have instead of the source's modes and owners.
     pub changes: Arc<MetadataChanges>,
     pub has_time: bool,
+    /// `--checksum`: the contents of small files are compared, which are read for that.
+    pub contents: Option<Changes>,
 }
 
 /// Entries that are held back until the receiver has compared them.
@@ -125,11 +128,25 @@ impl HeldEntries {
         self.end_if_over(id)
     }
 
+    /// Takes the entries that are to be summed up next.
+    fn take_gathered(&mut self, id: EntryId) -> Vec<FoundFile> {
+        let directory = self.directories.get_mut(&id);
+        let mut gathered =
+            directory.map_or_else(Vec::new, |directory| std::mem::take(&mut directory.gathered));
+        if let Some(changes) = self.terms.as_ref().and_then(|terms| terms.contents) {
+            // The digests take memory too.
+            self.held_bytes -= weight(&gathered);
+            threads::share(&mut gathered, |found| found.read_content(changes));
+            self.held_bytes += weight(&gathered);
+        }
+        gathered
+    }
+
     fn ask_whole(&mut self, id: EntryId) {
+        let gathered = self.take_gathered(id);
         let (Some(terms), Some(directory)) = (&self.terms, self.directories.get_mut(&id)) else {
             return;
         };
-        let gathered = std::mem::take(&mut directory.gathered);
         let sum = gathered.iter().fold(0u128, |sum, found| {
             sum.wrapping_add(first_half(&terms.sum(found)))
         });
@@ -144,10 +161,10 @@ impl HeldEntries {
     }
 
     fn ask_part(&mut self, id: EntryId) {
+        let gathered = self.take_gathered(id);
         let Some(directory) = self.directories.get_mut(&id) else {
             return;
         };
-        let gathered = std::mem::take(&mut directory.gathered);
         let part = directory.next_part;
         directory.parts.insert(part, gathered);
         directory.next_part += 1;
@@ -187,8 +204,7 @@ impl HeldEntries {
         }
         let entries = directory.parts.remove(&answer.part).ok_or(NotAsked)?;
         self.held -= entries.len();
-        let weights = entries.iter().map(|found| entry_weight(&found.entry));
-        self.held_bytes -= weights.sum::<usize>();
+        self.held_bytes -= weight(&entries);
         let differs = |nth: usize| match &answer.found {
             SumsFound::Same => false,
             SumsFound::New | SumsFound::Differ => true,
@@ -260,6 +276,11 @@ impl SumTerms {
         change(&mut entry, &self.changes);
         entry.sum(&self.key, &self.keep, self.has_time)
     }
+}
+
+/// Bytes of memory, about.
+fn weight(entries: &[FoundFile]) -> usize {
+    entries.iter().map(|found| entry_weight(&found.entry)).sum()
 }
 
 /// As the receiver adds it up.

@@ -14,7 +14,7 @@ use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::dir::Dir;
 use crate::error::{Error, Side};
-use crate::keep::NotKept;
+use crate::keep::{NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::mirror::NAME_SUMS_MAX;
 use crate::pipeline::digest_list::ListedPath;
@@ -22,8 +22,9 @@ use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
 use crate::source::{
-    EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
+    Changes, EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
 };
+use crate::threads;
 use crate::wire::message::{
     ABOVE_MAX, AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SourcePlaces, SumsAnswer,
     entry_weight,
@@ -238,7 +239,9 @@ impl SourceWalk<'_> {
         if self.held.is_none() {
             self.wait_landed()?;
             let update = &self.sender.context.options.update;
+            let contents = self.contents();
             let terms = |key| SumTerms {
+                contents,
                 key,
                 keep: self.sender.context.options.keep,
                 changes: self.sender.context.options.changes.clone(),
@@ -255,6 +258,12 @@ impl SourceWalk<'_> {
         }
         held.hold(found);
         self.compare(false)
+    }
+
+    /// Set if the contents of small files are compared (`--checksum`).
+    fn contents(&self) -> Option<Changes> {
+        let by = self.sender.context.options.update.unchanged_by;
+        (by == UnchangedBy::Content).then(|| self.sender.reader.changes())
     }
 
     /// Announces an entry that the walk has not numbered.
@@ -650,10 +659,13 @@ impl SourceWalk<'_> {
     }
 
     fn send_asking(&mut self) -> Result<(), Ended> {
-        let members = std::mem::take(&mut self.small.asking);
+        let mut members = std::mem::take(&mut self.small.asking);
         self.small.asking_bytes = 0;
         if members.is_empty() {
             return Ok(());
+        }
+        if let Some(changes) = self.contents() {
+            threads::share(&mut members, |member| member.found.read_content(changes));
         }
         self.flush_entries()?;
         let entries: Vec<Entry> = members

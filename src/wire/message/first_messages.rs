@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
-use crate::keep::{Keep, MetadataChanges, Update};
+use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
 use crate::selection::Selector;
@@ -99,6 +99,12 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
+    /// True if this dry run compares the contents of files (`--checksum`), for which digests travel
+    /// over data connections.
+    pub fn dry_run_reads(&self) -> bool {
+        self.dry_run && self.update.unchanged_by == UnchangedBy::Content
+    }
+
     /// True if a copy to another host compares existing files.
     pub fn compares_remotely(&self) -> bool {
         self.compares != Some(false)

@@ -12,6 +12,8 @@ pub struct ItemizedEntries {
     /// In a dry run: number of files that would be sent, and their bytes.
     pub files: u64,
     pub bytes: u64,
+    /// In a dry run: number of files whose content was compared and is the same.
+    pub unchanged: u64,
     #[serde(deserialize_with = "limits::list::<ITEMIZED_MAX, _, _>")]
     pub entries: Vec<ItemizedEntry>,
 }

@@ -48,6 +48,26 @@ impl EntryWriter<'_> {
         }
     }
 
+    /// A big file whose content is compared with the existing file (`--checksum`).
+    pub(super) fn check(&self, file: IncomingFile) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        let planned = self.plan(&file.slot, &file.entry, file.listed.as_ref());
+        let item = match planned {
+            Ok(Some(item)) => item,
+            Ok(None) => return self.entry_stays(&file.entry, true),
+            Err(error) => return Some(self.or_skip(Err(error), id, parent)),
+        };
+        let entry = file.entry.clone();
+        match self.files().begin_check(file) {
+            Ok(Some(want)) => {
+                self.entries().itemize_later(Some(item), &entry);
+                Some(want)
+            }
+            Ok(None) => self.say_would_send(&entry, item),
+            Err(error) => Some(self.or_skip(Err(error), id, parent)),
+        }
+    }
+
     /// The answer for a small file that a copy would ask for.
     pub(super) fn would_send_small(&self, file: &IncomingFile) -> Asked {
         let parent = file.entry.parent;
