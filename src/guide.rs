@@ -20,6 +20,7 @@ pages! {
     archive = "archive",
     mirror = "mirror",
     dry_run = "dry-run",
+    check = "check",
     choosing = "choosing",
     pipes = "pipes",
     devices = "devices",

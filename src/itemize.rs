@@ -76,6 +76,31 @@ impl ItemChanges {
     }
 }
 
+/// How an entry differs between the two ends (`--check`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// At the destination.
+    Missing,
+    /// In its kind or content.
+    Content,
+    /// Only in metadata that a copy would keep.
+    Metadata,
+    /// The source does not have it.
+    Extra,
+}
+
+impl Difference {
+    /// The word that begins a line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Difference::Missing => "missing",
+            Difference::Content => "differs",
+            Difference::Metadata => "metadata",
+            Difference::Extra => "extra",
+        }
+    }
+}
+
 /// Marks a deleted entry, in place of a code.
 pub const DELETED: &str = "*deleting";
 
@@ -129,6 +154,15 @@ impl ItemizedEntry {
         ]
         .iter()
         .collect()
+    }
+
+    /// What a copy would change, as a difference between the ends.
+    pub fn difference(&self) -> Difference {
+        match (self.changes.is_new, self.action) {
+            (true, _) => Difference::Missing,
+            (false, ItemAction::Corrected) => Difference::Metadata,
+            (false, _) => Difference::Content,
+        }
     }
 
     /// The path as it is shown: that of a directory ends in a slash.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::time::Instant;
 
+use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
@@ -78,6 +79,9 @@ struct SessionCounters {
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     staying: AtomicU64,
     /// In a dry run: files that would be sent, and their bytes.
+    missing: AtomicU64,
+    different: AtomicU64,
+    other_metadata: AtomicU64,
     would_send_files: AtomicU64,
     would_send_bytes: AtomicU64,
     not_kept: NotKeptCounters,
@@ -146,6 +150,12 @@ pub struct Snapshot {
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     pub staying: u64,
     /// In a dry run: files that would be sent, and their bytes.
+    /// Entries that the destination lacks, with `--check`.
+    pub missing: u64,
+    /// Entries of another kind or content.
+    pub different: u64,
+    /// Entries of which only metadata differs.
+    pub other_metadata: u64,
     pub would_send_files: u64,
     pub would_send_bytes: u64,
     pub not_kept: NotKept,
@@ -188,6 +198,9 @@ impl SessionCounters {
             &self.unlinked,
             &self.unchanged,
             &self.staying,
+            &self.missing,
+            &self.different,
+            &self.other_metadata,
             &self.would_send_files,
             &self.would_send_bytes,
         ] {
@@ -361,6 +374,18 @@ impl Progress {
             .fetch_add(bytes.min(1 << 60), Relaxed);
     }
 
+    /// Counts an entry that differs between the ends, but for entries that only the destination has.
+    pub fn add_difference(&self, difference: Difference) {
+        let session = &self.session;
+        let counter = match difference {
+            Difference::Missing => &session.missing,
+            Difference::Content => &session.different,
+            Difference::Metadata => &session.other_metadata,
+            Difference::Extra => return,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+
     /// The counters of metadata that could not be kept.
     pub fn not_kept(&self) -> &NotKeptCounters {
         &self.session.not_kept
@@ -473,6 +498,9 @@ impl Progress {
             unlinked: session.unlinked.load(Relaxed),
             unchanged: session.unchanged.load(Relaxed),
             staying: session.staying.load(Relaxed),
+            missing: session.missing.load(Relaxed),
+            different: session.different.load(Relaxed),
+            other_metadata: session.other_metadata.load(Relaxed),
             would_send_files: session.would_send_files.load(Relaxed),
             would_send_bytes: session.would_send_bytes.load(Relaxed),
             not_kept: session.not_kept.get(),

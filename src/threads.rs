@@ -31,7 +31,7 @@ const SHARE: usize = 8;
 pub fn share<T: Send>(items: &mut [T], each: impl Fn(&mut T) + Sync) {
     let parts = Mutex::new(items.chunks_mut(SHARE).collect::<Vec<_>>());
     let next = || parts.lock().pop();
-    let work = || {
+    let work = &|| {
         while let Some(part) = next() {
             part.iter_mut().for_each(&each);
         }
@@ -41,7 +41,7 @@ pub fn share<T: Send>(items: &mut [T], each: impl Fn(&mut T) + Sync) {
     thread::scope(|scope| {
         for _ in 0..others {
             // Without it, the others do its part.
-            let _ = thread::Builder::new().spawn_scoped(scope, &work);
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

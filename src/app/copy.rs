@@ -30,6 +30,7 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     let mut client = ClientContext {
         strict: request.strict,
         dry_run: request.options.dry_run,
+        check: request.check,
         ..ClientContext::new(progress, reporter)
     };
     let resumes = !request.options.no_resume;
@@ -76,6 +77,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         more_failures,
         deleted: client.deletions.take(),
         dry_run: client.dry_run,
+        check: client.check,
         elapsed,
         login: counters
             .logged_in

@@ -38,6 +38,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         shutdown: Arc::new(Shutdown::of_session(&all)),
         strict: request.strict,
         dry_run: request.options.dry_run,
+        check: request.check,
         ..ClientContext::new(progress, reporter)
     });
     let mut destinations: Vec<ClientContext> = destinations.collect();

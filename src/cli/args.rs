@@ -84,6 +84,9 @@ pub(super) struct Args {
     /// Copy and delete nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
+    /// Compare by BLAKE3, copy nothing; exit 1 if unequal
+    #[arg(long, help_heading = COPYING)]
+    pub check: bool,
     /// Also copy to DEST (repeatable)
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
@@ -340,6 +343,35 @@ impl Args {
     /// True if the user wants a line for each change.
     pub(super) fn lists_changes(&self) -> bool {
         self.itemize_changes || self.dry_run && !self.quiet
+    }
+
+    /// `--check` is a dry run with these options, which shows differences.
+    ///
+    /// # Errors
+    /// Usage, with options that leave existing files as they are, or that only a copy has.
+    pub(super) fn set_check(&mut self) -> Result<()> {
+        if !self.check {
+            return Ok(());
+        }
+        let keep = &self.keep;
+        let others = [
+            ("--update", keep.update),
+            ("--existing", keep.existing),
+            ("--ignore-existing", keep.ignore_existing),
+            ("--size-only", keep.size_only),
+            ("--no-clobber", self.no_clobber),
+            ("--itemize-changes", self.itemize_changes),
+        ];
+        if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {
+            return Err(Error::usage(format!(
+                "--check compares all files and copies none: leave out {other}"
+            )));
+        }
+        self.dry_run = true;
+        self.recursive = true;
+        self.keep.checksum = true;
+        self.mirror.compare_names();
+        Ok(())
     }
 
     /// # Errors

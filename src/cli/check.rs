@@ -46,6 +46,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
              control lists too (see fastcp --help rsync)",
         ));
     }
+    args.set_check()?;
     let (sources, dest) = ends(operands, &args)?;
     let also = fan_out::also(&args, &sources, &dest)?;
     check_between(&sources, &dest, &args)?;
@@ -114,6 +115,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             || args.lists_changes() && std::io::stdout().is_terminal(),
         json: args.json,
         changes: args.lists_changes(),
+        check: args.check,
     };
     let mut request = Request {
         also,
@@ -137,10 +139,12 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
 /// Usage.
 fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()> {
     let is_path = |end: &Operand| end.what == EndKind::Path;
-    if args.dry_run && !(is_path(dest) && sources.iter().all(is_path)) {
-        return Err(Error::usage(
-            "--dry-run compares files, and can look neither into a pipe nor into a command",
-        ));
+    let has_paths = is_path(dest) && sources.iter().all(is_path);
+    if args.dry_run && !has_paths {
+        let option = if args.check { "--check" } else { "--dry-run" };
+        return Err(Error::usage(format!(
+            "{option} compares files, and can look neither into a pipe nor into a command"
+        )));
     }
     if args.dry_run && args.digests.is_some() {
         return Err(Error::usage(
@@ -419,7 +423,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 142, "{help}");
+        assert!(help.lines().count() <= 144, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

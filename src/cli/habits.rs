@@ -13,7 +13,6 @@ const RESUMES: &str = "run the same command again: it resumes an interrupted cop
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";
 const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets it";
-const VERIFIES: &str = "fastcp verifies every chunk with BLAKE3 anyway";
 const NEWER: &str = "times are compared to the nanosecond where both file systems keep it";
 const LINKS: &str = "symbolic links stay links; -L follows them";
 const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
@@ -95,7 +94,6 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--identity", "--key", "--password-file"],
         "-i FILE names a private key",
     ),
-    (&["--check"], VERIFIES),
     (&["--sparse"], "fastcp keeps holes anyway"),
     (&["--links", "--no-dereference", "--safe-links"], LINKS),
     (&["--dereference", "--copy-links"], "write -L"),
@@ -251,7 +249,6 @@ mod tests {
             ("--log-file=x a h:", "--json prints"),
             ("--partial a h:", "it resumes"),
             ("--key x a h:", "-i FILE"),
-            ("--checksum a h:", "with BLAKE3 anyway"),
             ("--links a h:", "symbolic links stay"),
             ("--dereference a h:", "write -L"),
             ("-b a h:", "keeps no backups"),

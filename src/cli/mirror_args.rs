@@ -28,6 +28,11 @@ impl MirrorArgs {
         self.delete || self.delete_excluded
     }
 
+    /// Finds what only the destination has, for a dry run.
+    pub(super) fn compare_names(&mut self) {
+        self.delete = true;
+    }
+
     /// # Errors
     /// Usage, if the options do not fit the copy. `is_recursive`: `-r` or `-a`; `one_file_system`:
     /// `-x`; `lists`: the user wants the paths of deleted entries.

@@ -38,7 +38,8 @@ pub(super) fn request(
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
     let recursive = args.recursive || args.keep.archive;
-    let itemizes = args.lists_changes();
+    // The differences that a check finds are counted here.
+    let itemizes = args.lists_changes() || args.check;
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let mirror = args
@@ -107,6 +108,7 @@ pub(super) fn request(
             false => Retry::of(args.retry_for, args.retries),
         },
         strict: args.keep.strict,
+        check: args.check,
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),
     })

@@ -115,7 +115,9 @@ impl Partial {
         entry: &Arc<Entry>,
         rules: &Rules,
     ) -> Result<Option<(Partial, Basis)>> {
-        if slot.device.is_some() || rules.inplace || replaceable(slot, rules)?.is_none() {
+        // A dry run only reads it.
+        let may_stay = slot.device.is_none() && (rules.dry_run || !rules.inplace);
+        if !may_stay || !rules.dry_run && replaceable(slot, rules)?.is_none() {
             return Ok(None);
         }
         let opened = EqualSoFar::open(slot, entry, rules.drop_cache);
@@ -234,9 +236,12 @@ impl Partial {
         })
     }
 
-    /// True in a dry run if a byte differs from the existing file.
-    pub fn differs(&self) -> bool {
-        self.differs.load(Relaxed)
+    /// Device and inode of the existing file, if no byte differed from it in a dry run.
+    pub fn same_inode(&self) -> Option<(u64, u64)> {
+        match &self.target {
+            PartialTarget::Equal(equal) if !self.differs.load(Relaxed) => Some(equal.inode()),
+            _ => None,
+        }
     }
 
     /// Notes, in a dry run, that bytes would be written. False in a copy, which writes them.

@@ -39,6 +39,7 @@ impl ItemizedList {
         progress.add_would_send(changes.files, changes.bytes);
         progress.add_unchanged_files(changes.unchanged, 0);
         for entry in &changes.entries {
+            progress.add_difference(entry.difference());
             reporter.itemized(entry);
         }
     }

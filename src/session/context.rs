@@ -55,6 +55,8 @@ pub struct ClientContext {
     pub strict: bool,
     /// `--dry-run`: nothing is copied.
     pub dry_run: bool,
+    /// `--check`: a difference between the ends is a failure.
+    pub check: bool,
 }
 
 impl ClientContext {
@@ -83,6 +85,7 @@ impl ClientContext {
             probe: None,
             strict: false,
             dry_run: false,
+            check: false,
         }
     }
 

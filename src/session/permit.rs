@@ -85,7 +85,9 @@ impl Permit {
         }
         let is_limited =
             self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
-        let deletes = open.options.mirror.deletes && !open.role.sends();
+        // A dry run only finds what would be deleted.
+        let mirror = &open.options.mirror;
+        let deletes = mirror.deletes && !open.role.sends() && !open.options.dry_run;
         if deletes && is_limited && !self.deletes {
             return refused("this key does not allow --delete: its line lacks --allow-delete");
         }

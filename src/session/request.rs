@@ -81,6 +81,8 @@ pub struct Request {
     pub retry: Retry,
     /// `--strict`: metadata that could not be kept is a failure.
     pub strict: bool,
+    /// `--check`: nothing is copied, and a difference is a failure.
+    pub check: bool,
     pub encrypt: bool,
     /// The files that `--digests` writes, one for each destination; empty without the flag.
     pub digest_lists: Vec<PathBuf>,
@@ -161,6 +163,7 @@ impl Request {
             allow_empty: false,
             retry: Retry::never(),
             strict: false,
+            check: false,
             encrypt: true,
             digest_lists: Vec::new(),
         }
@@ -298,6 +301,8 @@ pub struct Outcome {
     pub deleted: Deleted,
     /// Nothing was copied or deleted; the counts are those of what would be.
     pub dry_run: bool,
+    /// `--check`: a dry run that compares the ends.
+    pub check: bool,
     /// The final values of the counters.
     pub counters: Snapshot,
     /// From the start of the program's work to its end.
@@ -315,6 +320,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// True if a check found a difference.
+    fn differs(&self) -> bool {
+        let counters = &self.counters;
+        counters.missing + counters.different + counters.other_metadata + self.deleted.count > 0
+    }
+
     /// The process's exit code. A session's failure outranks those of entries. If all failed
     /// entries have the same code, that is the exit code; otherwise it is 1.
     pub fn exit_code(&self) -> i32 {
@@ -323,6 +334,7 @@ impl Outcome {
         }
         let mut codes = self.failures.iter().map(|failure| failure.kind.exit_code());
         match codes.next() {
+            None if self.check && self.differs() => 1,
             None => 0,
             Some(first) if codes.all(|code| code == first) => first,
             Some(_) => 1,

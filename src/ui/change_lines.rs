@@ -1,4 +1,5 @@
-//! The lines on stdout about what changes at the destination (`--itemize-changes`, `--dry-run`). A
+//! The lines on stdout about what changes or differs at the destination (`--itemize-changes`,
+//! `--dry-run`, `--check`). A
 //! thread writes them, so that no caller waits for a slow reader.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::stdout;
 use crate::error::Result;
-use crate::itemize::{DELETED, ItemizedEntry};
+use crate::itemize::{DELETED, Difference, ItemizedEntry};
 use crate::units::printable;
 
 /// About how many bytes are written at once.
@@ -25,7 +26,16 @@ pub(super) struct ChangeLines {
     lines: Sender<Option<String>>,
     /// Bytes that are not written yet.
     waiting: Arc<AtomicUsize>,
-    json: bool,
+    form: ChangeForm,
+}
+
+/// How changes are told.
+#[derive(Clone, Copy)]
+pub(super) struct ChangeForm {
+    /// Each line is an object.
+    pub json: bool,
+    /// As differences between the ends (`--check`).
+    pub check: bool,
 }
 
 /// The thread that writes them.
@@ -37,21 +47,20 @@ pub(super) struct ChangeWriter {
 }
 
 impl ChangeWriter {
-    /// With `json` each line is an object.
-    pub(super) fn start(json: bool) -> ChangeWriter {
+    pub(super) fn start(form: ChangeForm) -> ChangeWriter {
         let (sender, receiver) = mpsc::channel();
         let waiting = Arc::<AtomicUsize>::default();
         let written = waiting.clone();
         let (end, ended) = mpsc::channel();
         let writer = std::thread::spawn(move || {
-            let result = write(&receiver, &written, json);
+            let result = write(&receiver, &written, form.json);
             drop(end);
             result
         });
         let lines = ChangeLines {
             lines: sender,
             waiting,
-            json,
+            form,
         };
         ChangeWriter {
             lines,
@@ -85,9 +94,12 @@ impl ChangeLines {
 
     /// `of` is what distinguishes several destinations; `goes_out`: the destination is another host.
     pub(super) fn changed(&self, entry: &ItemizedEntry, of: &LineOf, goes_out: bool) {
+        if self.form.check {
+            return self.differs(entry.difference(), &entry.shown_path(), of);
+        }
         let (code, path) = (entry.code(goes_out), printable(&entry.shown_path()));
         let target = entry.arrow().map(|arrow| (arrow, printable(&entry.target)));
-        if !self.json {
+        if !self.form.json {
             let target =
                 target.map_or_else(String::new, |(arrow, target)| arrow.to_owned() + &target);
             return self.add(format!("{}{code} {path}{target}\n", of.name));
@@ -103,10 +115,21 @@ impl ChangeLines {
     }
 
     pub(super) fn deleted(&self, path: &[u8], of: &LineOf) {
+        if self.form.check {
+            return self.differs(Difference::Extra, path, of);
+        }
         let path = printable(path);
-        match self.json {
+        match self.form.json {
             true => self.add_event(json!({ "change": DELETED, "path": path }), of),
             false => self.add(format!("{}{DELETED:<11} {path}\n", of.name)),
+        }
+    }
+
+    fn differs(&self, difference: Difference, path: &[u8], of: &LineOf) {
+        let (word, path) = (difference.word(), printable(path));
+        match self.form.json {
+            true => self.add_event(json!({ "difference": word, "path": path }), of),
+            false => self.add(format!("{}{word:<8} {path}\n", of.name)),
         }
     }
 

@@ -38,6 +38,13 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "files_unchanged": counters.unchanged,
         "entries_left": counters.staying,
         "dry_run": outcome.dry_run,
+        "check": outcome.check.then(|| json!({
+            "same_files": counters.unchanged,
+            "differing": counters.different,
+            "missing": counters.missing,
+            "extra": outcome.deleted.count,
+            "metadata": counters.other_metadata,
+        })),
         "would_send_files": counters.would_send_files,
         "would_send_bytes": counters.would_send_bytes,
         "deleted": outcome.deleted.count,

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bars::Bars;
-use change_lines::{ChangeLines, ChangeWriter, LineOf};
+use change_lines::{ChangeForm, ChangeLines, ChangeWriter, LineOf};
 pub use errors::EndHosts;
 use errors::sentence;
 use parking_lot::Mutex;
@@ -130,7 +130,12 @@ impl Screen {
         let reading: SnapshotSource = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
-        let changes = output.changes.then(|| ChangeWriter::start(output.json));
+        let changes = output.changes.then(|| {
+            ChangeWriter::start(ChangeForm {
+                json: output.json,
+                check: output.check,
+            })
+        });
         let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
             Some(terminal) if terminal.can_redraw && !output.plain => {
                 draw(&lines, &terminal, &reading)

@@ -28,7 +28,11 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
     if outcome.dry_run {
-        lines.extend(outcome.fatal.is_none().then(|| would_do(outcome)));
+        let told = match outcome.check {
+            true => checked(outcome),
+            false => would_do(outcome),
+        };
+        lines.extend(outcome.fatal.is_none().then_some(told));
     } else if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
         let (done, how) = (done(outcome), how(outcome));
         if how.is_empty() || done.len() + 1 + how.len() > width {
@@ -48,7 +52,7 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
             false => format!("{what} not copied (--update, --existing or --ignore-existing)"),
         });
     }
-    if outcome.deleted.count > 0 {
+    if outcome.deleted.count > 0 && !outcome.check {
         let what = plural(outcome.deleted.count, "entry", "entries");
         let done = if outcome.dry_run {
             "would be deleted"
@@ -177,6 +181,40 @@ fn would_do(outcome: &Outcome) -> String {
     let mut line = format!("dry run: {files} ({bytes}) would be sent");
     if counters.unchanged > 0 {
         line += &format!(", {} unchanged", count(counters.unchanged));
+    }
+    line += &format!(", in {}", duration(outcome.elapsed));
+    if !outcome.route.is_empty() {
+        line += &format!(" ({})", outcome.route);
+    }
+    line
+}
+
+/// `check: 41 files have the same content; 2 entries differ, 1 is missing, 3 are extra, in 0.3 s`
+fn checked(outcome: &Outcome) -> String {
+    let counters = &outcome.counters;
+    let be = |number: u64| {
+        let verb = if number == 1 { "is" } else { "are" };
+        format!("{} {verb}", count(number))
+    };
+    let same = plural(counters.unchanged, "file has", "files have");
+    let differ = plural(counters.different, "entry differs", "entries differ");
+    let metadata = plural(counters.other_metadata, "entry", "entries");
+    let found = [
+        (counters.different, differ),
+        (counters.missing, be(counters.missing) + " missing"),
+        (outcome.deleted.count, be(outcome.deleted.count) + " extra"),
+        (
+            counters.other_metadata,
+            format!("the metadata of {metadata} differs"),
+        ),
+    ];
+    let found: Vec<String> = found
+        .into_iter()
+        .filter_map(|(number, told)| (number > 0).then_some(told))
+        .collect();
+    let mut line = format!("check: {same} the same content");
+    if !found.is_empty() {
+        line += &format!("; {}", found.join(", "));
     }
     line += &format!(", in {}", duration(outcome.elapsed));
     if !outcome.route.is_empty() {
@@ -368,6 +406,7 @@ pub(super) mod tests {
             more_failures: 0,
             deleted: Default::default(),
             dry_run: false,
+            check: false,
             counters: progress.snapshot(),
             elapsed: Duration::from_millis(5000),
             login: Some(Duration::from_millis(300)),

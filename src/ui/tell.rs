@@ -14,6 +14,8 @@ pub struct Output {
     pub json: bool,
     /// Write a line to stdout for each change at the destination.
     pub changes: bool,
+    /// These lines tell differences between the ends (`--check`).
+    pub check: bool,
 }
 
 /// From least to most output.

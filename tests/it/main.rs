@@ -23,6 +23,7 @@ mod copy {
     mod alike;
     mod archive;
     mod changing;
+    mod checksum;
     mod choosing;
     mod churn;
     mod delta;

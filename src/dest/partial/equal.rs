@@ -69,6 +69,11 @@ impl EqualSoFar {
         Some((equal, basis))
     }
 
+    /// Device and inode of the existing file.
+    pub(super) fn inode(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
+
     /// The new file, if there is one.
     pub(super) fn made(&self) -> Option<&Made> {
         self.made.get()

@@ -36,6 +36,69 @@ fn holes_of_a_sparse_source_stay_holes_and_zeros_of_another_take_room() {
 }
 
 #[test]
+fn an_old_version_that_changes_while_it_is_compared_is_not_taken_for_the_new_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let old = temp.path().join("a");
+    let slot = slot(temp.path(), "a");
+    let entry = Arc::new(file(SIZE, 0o644));
+    let begin = || {
+        std::fs::write(&old, vec![7; SIZE as usize]).unwrap();
+        let opened = Partial::equal(&slot, &entry, &rules()).unwrap();
+        let (partial, basis) = opened.expect("it has that size");
+        let equal = |offset: u64, len: u64| {
+            let PartialTarget::Equal(equal) = &partial.target else {
+                unreachable!("it was made above");
+            };
+            let mut there = vec![0; len as usize];
+            basis.read(&mut there, offset).unwrap();
+            assert!(equal.keeps(offset..offset + len));
+        };
+        equal(0, SIZE - 4096);
+        partial
+    };
+    let change = || {
+        let file = File::options().write(true).open(&old).unwrap();
+        file.write_all_at(b"x", 10).unwrap();
+    };
+    // Unchanged, only the end of it differs.
+    let partial = begin();
+    assert!(!partial.is_made());
+    partial.write_at(&[8; 4096], SIZE - 4096).unwrap();
+    assert!(partial.is_made());
+    partial.commit().unwrap();
+    let content = std::fs::read(&old).unwrap();
+    assert!(
+        content[..SIZE as usize - 4096]
+            .iter()
+            .all(|byte| *byte == 7)
+    );
+    assert!(
+        content[SIZE as usize - 4096..]
+            .iter()
+            .all(|byte| *byte == 8)
+    );
+    // Changed before something differs, after it, and with nothing that differs.
+    for (before, after) in [(true, true), (false, true), (true, false)] {
+        let partial = begin();
+        if before {
+            change();
+        }
+        let written = match after {
+            true => partial.write_at(&[8; 4096], SIZE - 4096),
+            false => Ok(()),
+        };
+        if !before {
+            change();
+        }
+        let committed = written.and_then(|()| partial.commit());
+        let refused = committed.expect_err("the old version changed");
+        assert!(refused.message.contains("another process"), "{refused}");
+        assert_eq!(std::fs::read(&old).unwrap()[10], b'x');
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
 fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
     let temp = tempfile::tempdir().unwrap();
     let slot = slot(temp.path(), "a");

@@ -107,10 +107,10 @@ impl Files {
         if let Err(error) = whole {
             return self.entries.fail(id, parent, &error);
         }
-        match partial.differs() {
-            true => itemizer.would_send(file.entry.size),
-            false => {
-                itemizer.is_unchanged(id);
+        match partial.same_inode() {
+            None => itemizer.would_send(file.entry.size),
+            Some(inode) => {
+                itemizer.is_unchanged(id, inode);
                 itemizer.unchanged();
             }
         }
@@ -189,7 +189,11 @@ impl Files {
         }
         let (existing, stays) = partial.commit()?;
         if stays && self.entries.rules.update.unchanged_by == UnchangedBy::Content {
-            self.entries.report.itemizer.is_unchanged(file.entry.id);
+            let inode = (existing.dev, existing.ino);
+            self.entries
+                .report
+                .itemizer
+                .is_unchanged(file.entry.id, inode);
         }
         let journal = self.entries.journal();
         if let Some(journal) = journal.filter(|_| self.may_meet_again(file)) {

@@ -165,8 +165,12 @@ impl Itemizer {
         self.unsaid.lock().changes.unchanged += 1;
     }
 
-    /// A file that is on its way turned out to have the same content, so only metadata changes.
-    pub(super) fn is_unchanged(&self, id: EntryId) {
+    /// A file that is on its way turned out to have the same content as the existing file with this
+    /// device and inode, so only metadata changes.
+    pub(super) fn is_unchanged(&self, id: EntryId, inode: (u64, u64)) {
+        if let Some(first) = self.firsts.lock().files.get_mut(&id) {
+            first.inode = Some(inode);
+        }
         if let Some(item) = self.under_way.lock().get_mut(&id) {
             item.action = ItemAction::Corrected;
             item.size = 0;

@@ -559,10 +559,9 @@ fn is_answer_of_dry_run(kind: &WantKind, may_compare: bool) -> bool {
     match kind {
         WantKind::Compare(_) => may_compare,
         WantKind::Skip | WantKind::Unchanged | WantKind::Stays | WantKind::WouldSend => true,
-        WantKind::Fresh
-        | WantKind::Have(_)
-        | WantKind::Digest
-        | WantKind::HaveAndCompare(..) => false,
+        WantKind::Fresh | WantKind::Have(_) | WantKind::Digest | WantKind::HaveAndCompare(..) => {
+            false
+        }
     }
 }
 

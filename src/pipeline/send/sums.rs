@@ -131,8 +131,9 @@ impl HeldEntries {
     /// Takes the entries that are to be summed up next.
     fn take_gathered(&mut self, id: EntryId) -> Vec<FoundFile> {
         let directory = self.directories.get_mut(&id);
-        let mut gathered =
-            directory.map_or_else(Vec::new, |directory| std::mem::take(&mut directory.gathered));
+        let mut gathered = directory.map_or_else(Vec::new, |directory| {
+            std::mem::take(&mut directory.gathered)
+        });
         if let Some(changes) = self.terms.as_ref().and_then(|terms| terms.contents) {
             // The digests take memory too.
             self.held_bytes -= weight(&gathered);

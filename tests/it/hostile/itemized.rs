@@ -26,6 +26,7 @@ fn itemized(entries: Vec<ItemizedEntry>) -> Message {
     Message::Itemized(ItemizedEntries {
         files: u64::MAX,
         bytes: u64::MAX,
+        unchanged: u64::MAX,
         entries,
     })
 }

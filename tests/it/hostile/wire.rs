@@ -357,6 +357,7 @@ fn an_itemized_change_is_these_bytes() {
     let message = Message::Itemized(ItemizedEntries {
         files: 1,
         bytes: 300,
+        unchanged: 7,
         entries: vec![
             ItemizedEntry {
                 action: ItemAction::Sent,
@@ -383,7 +384,7 @@ fn an_itemized_change_is_these_bytes() {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = "2b002800000001ac0202\
+    let golden = "2b002900000001ac020702\
                   0000000001010000000000 00ac020364 2f6100\
                   0102010000000000000000 0000016c0161"
         .replace(' ', "");

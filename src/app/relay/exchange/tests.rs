@@ -60,6 +60,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
         itemized: Arc::default(),
         strict: false,
         dry_run: false,
+        check: false,
         progress,
         reporter: Arc::new(Nobody),
         failures: Arc::new(failures),

@@ -1,0 +1,171 @@
+//! `--checksum` and `--check`: content decides what is copied, and what differs is named.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use crate::support::*;
+
+ways! { push, pull, between, here =>
+    content_decides_what_is_copied_and_a_check_names_what_differs,
+}
+
+ways! { local_push, here =>
+    a_file_of_the_same_content_is_not_written,
+}
+
+ways! { local_pull =>
+    a_check_refuses_what_it_cannot_do,
+}
+
+const BIG: usize = 3 * MIB;
+
+fn lines(done: &run::Done) -> BTreeSet<String> {
+    done.stdout_text().lines().map(str::to_owned).collect()
+}
+
+/// Times, inode and mode of a file, which show whether it was written.
+fn status(dir: &Dir, name: &str) -> (u64, u32, i64, i64, i64) {
+    let meta = dir.meta(name);
+    let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime());
+    (meta.ino(), meta.mode(), times.0, times.1, times.2)
+}
+
+fn content_decides_what_is_copied_and_a_check_names_what_differs(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("there"));
+    for name in ["same", "changed", "mode", "time", "sub/missing"] {
+        tree.file(name, noise(1, 3000));
+        tree.file(format!("{name}.big"), noise(1, BIG));
+    }
+    tree.file("empty", "");
+    tree.hard_link("same link", "same.big");
+    for name in tree.names() {
+        tree.time(name, 1_400_000_000, 77);
+    }
+    case.copy(&["-a"], "tree/", "there").succeeds();
+    case.copy(&["--check", "-a"], "tree/", "there").succeeds();
+    let changed = File::options().write(true).open(there.path("changed.big"));
+    let changed = changed.expect("open it");
+    changed.write_all_at(b"x", BIG as u64 - 1).expect("write");
+    drop(changed);
+    there.file("changed", noise(2, 3000));
+    for name in ["changed", "changed.big"] {
+        there.time(name, 1_400_000_000, 77);
+        there.mode(format!("mode{}", name.trim_start_matches("changed")), 0o600);
+        there.time(
+            format!("time{}", name.trim_start_matches("changed")),
+            1_500_000_000,
+            0,
+        );
+    }
+    fs::remove_dir_all(there.path("sub")).expect("remove it");
+    there.file("more/extra", "content");
+
+    // Without `-a` only content counts, and nothing is written.
+    let names = ["same", "changed", "changed.big", "mode", "time.big"];
+    let before = names.map(|name| status(&there, name));
+    let check = case.copy(&["--check"], "tree/", "there");
+    let content = [
+        "differs  changed",
+        "differs  changed.big",
+        "missing  sub/",
+        "missing  sub/missing",
+        "missing  sub/missing.big",
+        "extra    more/",
+        "extra    more/extra",
+    ];
+    let content = content.map(str::to_owned);
+    assert_eq!(lines(check.exits(1)), BTreeSet::from(content.clone()));
+    check.says("2 entries differ, 3 are missing, 2 are extra");
+    let check = case.copy(&["--check", "-a"], "tree/", "there");
+    let metadata = ["./", "mode", "mode.big", "time", "time.big"];
+    let metadata = metadata.map(|name| format!("metadata {name}"));
+    let all: BTreeSet<_> = content.iter().chain(&metadata).cloned().collect();
+    assert_eq!(lines(check.exits(1)), all);
+    assert_eq!(names.map(|name| status(&there, name)), before);
+
+    // The copy changes what the dry run has said, and writes nothing else.
+    let flags = ["-a", "--checksum", "--delete"];
+    let planned = case.copy(&[&flags[..], &["-n"]].concat(), "tree/", "there");
+    let done = case.copy(
+        &[&flags[..], &["--itemize-changes"]].concat(),
+        "tree/",
+        "there",
+    );
+    let planned = lines(planned.succeeds());
+    assert_eq!(planned, lines(done.succeeds()));
+    let code = if case.way.dest_is_far() { "<" } else { ">" };
+    for line in [
+        format!("{code}fc........ changed"),
+        format!("{code}fc........ changed.big"),
+        ".f...p..... mode.big".to_owned(),
+        ".f..t...... time".to_owned(),
+        "*deleting   more/extra".to_owned(),
+    ] {
+        assert!(planned.contains(&line), "{line}: {planned:?}");
+    }
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+    let after = names.map(|name| status(&there, name).0);
+    let stays = |nth: usize| before[nth].0 == after[nth];
+    assert!(stays(0) && stays(3) && stays(4) && !stays(1) && !stays(2));
+    let check = case.copy(&["--check", "-a", "--json"], "tree/", "there");
+    check.succeeds();
+    let told = check.stdout_text();
+    assert!(told.contains("\"differing\":0,\"extra\":0"), "{told}");
+}
+
+/// Also without `--checksum`, if the file is compared in any case.
+fn a_file_of_the_same_content_is_not_written(case: &Case) {
+    let flags = ["--no-whole-file"];
+    let content = noise(1, BIG);
+    case.src.file("a", &content);
+    let set = |name: &str| {
+        case.dst.file(name, &content);
+        case.dst.time(name, 1_400_000_000, 0);
+    };
+    set("b");
+    let before = status(&case.dst, "b");
+    case.copy(&flags, "a", "b").succeeds();
+    let after = status(&case.dst, "b");
+    assert_eq!(before.0, after.0, "a new file was made");
+    assert!(after.2 > before.2, "a copy has the time of its making");
+    // Another name of the file keeps its time, and so does a file whose content decides.
+    set("b");
+    case.dst.hard_link("c", "b");
+    case.copy(&flags, "a", "b").succeeds();
+    assert_ne!(case.dst.meta("b").ino(), case.dst.meta("c").ino());
+    assert_eq!(case.dst.meta("c").mtime(), 1_400_000_000);
+    case.copy(&["--checksum"], "a", "c").succeeds();
+    assert_eq!(case.dst.meta("c").mtime(), 1_400_000_000);
+    // The last byte differs, so what precedes it is copied from the old file.
+    let mut other = content.clone();
+    other[BIG - 1] ^= 1;
+    case.dst.file("b", &other);
+    let done = case.copy(&["--no-whole-file", "--summary"], "a", "b");
+    done.succeeds();
+    assert_eq!(case.dst.read("b"), content);
+    // All zeros at one end, and holes at the other.
+    case.dst.file("zeros", vec![0; BIG]);
+    let inode = case.dst.meta("zeros").ino();
+    let sparse = File::create(case.src.path("zeros")).expect("make it");
+    sparse.set_len(BIG as u64).expect("set its length");
+    case.copy(&flags, "zeros", "zeros").succeeds();
+    assert_eq!(case.dst.meta("zeros").ino(), inode);
+}
+
+fn a_check_refuses_what_it_cannot_do(case: &Case) {
+    case.src.file("a", "content");
+    for flag in [
+        "--update",
+        "--no-clobber",
+        "--size-only",
+        "--itemize-changes",
+    ] {
+        case.copy(&["--check", flag], "a", "b").exits(2).says(flag);
+    }
+    let done = case.copy(&["--check"], "a", "b").exits(1).stdout_text();
+    assert_eq!(done, "missing  b\n");
+    case.copy(&["--check", "-q"], "a", "b").exits(1).is_silent();
+    case.copy(&["--check"], "nothing", "b").exits(9);
+    assert!(case.dst.names().is_empty());
+}
