@@ -36,10 +36,15 @@ impl Basis {
         let opened = existing::open_checked(slot, |cause| slot.unreadable(cause));
         // Without it, the file is sent whole.
         let (file, stat) = opened.ok()??;
-        Some(Basis {
+        Some(Basis::other(file, stat.st_size as u64, drops_pages))
+    }
+
+    /// Another file of `len` bytes that probably has the new version's content.
+    pub(super) fn other(file: File, len: u64, drops_pages: bool) -> Basis {
+        Basis {
             is_recorded: true,
-            ..Basis::equal(file, stat.st_size as u64, drops_pages)
-        })
+            ..Basis::equal(file, len, drops_pages)
+        }
     }
 
     /// The file of `len` bytes that stays if the new version equals it.

@@ -35,6 +35,7 @@ mod inplace;
 mod link;
 mod listed;
 mod mkpath;
+mod moved;
 mod nameless;
 mod output;
 mod own_names;
@@ -81,6 +82,7 @@ pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
 pub use self::listed::{entries_in, read_content};
+pub use self::moved::FilesByTime;
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;

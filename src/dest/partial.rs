@@ -304,18 +304,9 @@ impl Partial {
                 let Some(old) = Basis::replaced(&temporary.slot, drops_pages) else {
                     return Ok(None);
                 };
-                let from = old.file().filter(|_| is_new);
-                let cloned = from.map(|from| clone_into(&temporary.file, from, size));
-                let cloned = cloned
-                    .transpose()
-                    .map_err(|cause| self.write_error(cause))?;
-                let file = match cloned {
-                    Some(true) => handle_to_read(&temporary.file),
-                    Some(false) | None => None,
-                };
-                match file {
-                    Some(file) => Some(Basis::cloned(file, old.len().min(size), drops_pages)),
-                    None => Some(old),
+                match is_new {
+                    true => Some(self.clone_basis(old)?),
+                    false => Some(old),
                 }
             }
             PartialTarget::Equal(_) => None,
@@ -330,6 +321,34 @@ impl Partial {
         };
         self.dirty |= basis.as_ref().is_some_and(Basis::is_target);
         Ok(basis.filter(|basis| !basis.is_empty()))
+    }
+
+    /// Another file that probably has all of the content, because the source has renamed or moved it.
+    /// Used as the old version of a new file.
+    ///
+    /// # Errors
+    /// As [`basis`](Partial::basis).
+    pub fn moved_basis(&mut self, file: File) -> Result<Basis> {
+        let other = Basis::other(file, self.entry.size, self.rules.drop_cache);
+        let basis = self.clone_basis(other)?;
+        self.dirty |= basis.is_target();
+        Ok(basis)
+    }
+
+    /// Clones the old version into this file, which is new and empty, if the file system can. The
+    /// clone is then the basis.
+    fn clone_basis(&self, old: Basis) -> Result<Basis> {
+        let size = self.entry.size;
+        let (PartialTarget::Beside(temporary), Some(from)) = (&self.target, old.file()) else {
+            return Ok(old);
+        };
+        let cloned = clone_into(&temporary.file, from, size);
+        let file = match cloned.map_err(|cause| self.write_error(cause))? {
+            true => handle_to_read(&temporary.file),
+            false => None,
+        };
+        let len = old.len().min(size);
+        Ok(file.map_or(old, |file| Basis::cloned(file, len, self.rules.drop_cache)))
     }
 
     /// What an earlier session wrote of this file, to compare the source with it. None if it cannot

@@ -29,6 +29,7 @@ pub mod jobs;
 pub mod journal_sync;
 pub mod messages;
 mod mirror;
+mod moved;
 mod names;
 pub mod open_file;
 mod opening;

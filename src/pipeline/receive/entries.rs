@@ -9,6 +9,7 @@ use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
 use super::journal_sync::JournalSync;
 use super::mirror::Mirroring;
+use super::moved::MovedFiles;
 use super::names::NameClaim;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
@@ -43,6 +44,7 @@ pub struct Entries {
     pub(super) journal_name: OnceLock<JournalName>,
     journal_sync: JournalSync,
     pub(super) mirror: Mirroring,
+    pub(super) moved: MovedFiles,
 }
 
 impl Entries {
@@ -60,6 +62,7 @@ impl Entries {
             journal_name: OnceLock::new(),
             journal_sync: JournalSync::default(),
             mirror,
+            moved: MovedFiles::default(),
         }
     }
 

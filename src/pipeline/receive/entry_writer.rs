@@ -479,7 +479,8 @@ impl EntryWriter<'_> {
         }
         let opened = match stands {
             Ok(true) => Ok(self.files().compare_whole(file, None)),
-            Ok(false) if is_known => {
+            // A worker also looks for the old name of a file that was moved.
+            Ok(false) if is_known || self.files().may_have_moved(&file.slot, &file.entry) => {
                 self.entries().table().set_resuming(id);
                 // Fails only when the copy is ending.
                 self.files().jobs.add(Job::Resume(Box::new(file)));

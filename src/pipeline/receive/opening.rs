@@ -10,7 +10,7 @@ use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile
 use super::restored::{Restored, span};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::claims::Claims;
-use crate::dest::{Basis, EntrySlot, OrderedSink, Partial, SinkSpec};
+use crate::dest::{self, Basis, EntrySlot, OrderedSink, Partial, SinkSpec};
 use crate::digest::Digest;
 use crate::digest::pipe::PipeTree;
 use crate::error::{Error, Kind, Result, Side};
@@ -66,7 +66,13 @@ impl Files {
             return Ok((partial, Some(basis)));
         }
         let mut partial = Partial::create(slot, entry.clone(), rules)?;
-        let basis = self.basis(&mut partial, true)?;
+        let basis = match self.basis(&mut partial, true)? {
+            None if self.may_have_moved(slot, entry) => {
+                let other = self.entries.moved.find(entry, self.context());
+                other.map(|other| partial.moved_basis(other)).transpose()?
+            }
+            basis => basis,
+        };
         Ok((partial, basis))
     }
 
@@ -104,6 +110,17 @@ impl Files {
             true => partial.basis(is_new),
             false => Ok(None),
         }
+    }
+
+    /// True for a new file that the source may have moved here: the destination may have it under
+    /// another name.
+    pub(super) fn may_have_moved(&self, slot: &EntrySlot, entry: &Entry) -> bool {
+        let rules = &self.entries.rules;
+        let has_times = rules.keep.times && rules.update.unchanged_by != UnchangedBy::Nothing;
+        has_times
+            && self.entries.moved.may_have_any()
+            && self.compares(entry)
+            && dest::status(slot).is_ok_and(|old| old.is_none())
     }
 
     /// True if a file is compared with its old version. A key that may only write must not learn

@@ -88,6 +88,7 @@ impl Entries {
             self.protect(&roots.roots, &targets);
         }
         let exists = targets.iter().any(|target| target.existed);
+        self.moved.set_roots(&targets);
         self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
         if exists && self.compares_sums() {

@@ -35,6 +35,10 @@ ways! { local_push =>
     a_source_that_becomes_empty_replaces_the_old_version,
 }
 
+ways! { push, local_pull =>
+    a_file_that_was_moved_is_not_sent_again,
+}
+
 ways! { local_push =>
     no_key_or_option_that_forbids_it_compares,
 }
@@ -255,6 +259,29 @@ fn an_old_version_that_changes_during_the_copy_makes_no_wrong_file(case: &Case) 
             case.remember();
         }
     }
+}
+
+fn a_file_that_was_moved_is_not_sent_again(case: &Case) {
+    let tree = case.src.dir("tree");
+    for nth in 0..3 {
+        tree.file(format!("sub/{nth}"), noise(nth, 2 * MIB));
+    }
+    let flags = ["-a", "--delete", "--summary", "--compress", "none"];
+    case.copy(&flags, "tree/", "there").succeeds();
+    fs::rename(tree.path("sub"), tree.path("renamed")).expect("rename it");
+    fs::rename(tree.path("renamed/0"), tree.path("0")).expect("move it");
+    let done = case.copy(&flags, "tree/", "there");
+    let wire = done.succeeds().wire_bytes();
+    assert!(wire < 3 * DIGESTS, "{wire} bytes on the wire");
+    assert_same(&tree.0, case.dst.path("there"), Also::HardLinks);
+    // Another file of the same size and time.
+    tree.file("other", noise(7, 2 * MIB));
+    let time = tree.meta("0").mtime();
+    tree.time("0", time as u64, 0);
+    tree.time("other", time as u64, 0);
+    case.copy(&flags, "tree/0", "there/0").succeeds();
+    case.copy(&flags[..1], "tree/", "there").succeeds();
+    assert_same(&tree.0, case.dst.path("there"), Also::HardLinks);
 }
 
 /// As a log that is rotated: it is read a second time.

@@ -1,0 +1,82 @@
+//! Large files at the destination by size and modification time. A file that the source has renamed
+//! or moved is among them under its old name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+
+use super::is_own_name;
+use crate::chunk::SMALL_FILE_MAX;
+use crate::dir::{Dir, DirReader};
+use crate::manifest::{Name, Timestamp, file_type};
+
+/// Most files that are kept, in some 30 MB.
+const FILES_MAX: usize = 1 << 18;
+
+/// Directories inside each other that are looked into.
+const DEPTH_MAX: usize = 64;
+
+/// Large files below a directory. Of several with the same size and time, one.
+#[derive(Default)]
+pub struct FilesByTime {
+    files: BTreeMap<(u64, Timestamp), (Arc<Dir>, Name)>,
+}
+
+impl FilesByTime {
+    /// Looks for files below `top` until `is_over` is true. What cannot be read is left out: its
+    /// files are sent whole.
+    pub fn read(top: &Arc<Dir>, is_over: impl Fn() -> bool) -> FilesByTime {
+        let mut found = FilesByTime::default();
+        let mut open = vec![DirReader::new(top.clone())];
+        while let Some(reader) = open.last_mut() {
+            if is_over() || found.files.len() >= FILES_MAX {
+                break;
+            }
+            let Ok(Some(read)) = reader.next_name() else {
+                open.pop();
+                continue;
+            };
+            let dir = reader.dir().clone();
+            let may_be = [
+                FileType::RegularFile,
+                FileType::Directory,
+                FileType::Unknown,
+            ];
+            let is_possible = may_be.contains(&read.file_type) && !is_own_name(&read.name);
+            let Some(name) = is_possible
+                .then(|| Name::try_from(read.name).ok())
+                .flatten()
+            else {
+                continue;
+            };
+            let Ok(stat) = dir.stat(name.as_os_str()) else {
+                continue;
+            };
+            match file_type(&stat) {
+                FileType::RegularFile if stat.st_size as u64 > SMALL_FILE_MAX => {
+                    let key = (stat.st_size as u64, Timestamp::mtime(&stat));
+                    found.files.entry(key).or_insert((dir, name));
+                }
+                FileType::Directory if open.len() < DEPTH_MAX => {
+                    if let Ok(child) = dir.child(&name) {
+                        open.push(DirReader::new(child));
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Opens the file with this size and time, if there is one and it can be read.
+    pub fn open(&self, size: u64, time: Timestamp) -> Option<File> {
+        let (dir, name) = self.files.get(&(size, time))?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let file = File::from(dir.open(name.as_os_str(), flags, Mode::empty()).ok()?);
+        let stat = fstat(&file).ok()?;
+        let is_it = file_type(&stat) == FileType::RegularFile && stat.st_size as u64 == size;
+        is_it.then_some(file)
+    }
+}
