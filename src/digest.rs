@@ -20,7 +20,7 @@ pub mod pipe;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 
 use blake3::hazmat::{
@@ -45,13 +45,15 @@ pub fn of_range(data: &[u8], offset: u64, whole: bool) -> Digest {
     hasher.finalize_non_root()
 }
 
-/// The BLAKE3 of a small file, all of which is read at once. None unless it has exactly `size` bytes,
-/// or if it cannot be read.
-pub fn of_small(file: impl Read, size: u64) -> Option<Digest> {
+/// The BLAKE3 of a small file, all of which is read at once. None unless it has exactly `size` bytes.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn of_small(file: impl Read, size: u64) -> io::Result<Option<Digest>> {
     let mut bytes = Vec::with_capacity(size as usize + 1);
-    let read = file.take(size + 1).read_to_end(&mut bytes);
-    let is_whole = read.is_ok() && bytes.len() as u64 == size;
-    is_whole.then(|| of_range(&bytes, 0, true))
+    file.take(size + 1).read_to_end(&mut bytes)?;
+    let is_whole = bytes.len() as u64 == size;
+    Ok(is_whole.then(|| of_range(&bytes, 0, true)))
 }
 
 /// True if `len` bytes at `offset` have a chaining value.

@@ -48,6 +48,8 @@ pub enum ItemKind {
 pub struct ItemChanges {
     /// Nothing of this kind has the name, so all properties are new.
     pub is_new: bool,
+    /// It takes the place of something of another kind.
+    pub replaces: bool,
     /// The text of a symbolic link, the number of a device, or the content of a file that was
     /// compared (`--checksum`).
     pub value: bool,
@@ -159,6 +161,7 @@ impl ItemizedEntry {
     /// What a copy would change, as a difference between the ends.
     pub fn difference(&self) -> Difference {
         match (self.changes.is_new, self.action) {
+            (true, _) if self.changes.replaces => Difference::Content,
             (true, _) => Difference::Missing,
             (false, ItemAction::Corrected) => Difference::Metadata,
             (false, _) => Difference::Content,

@@ -102,8 +102,8 @@ pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_LIST.as_bytes() || name == DEFAULT_LIST.as_bytes()
 }
 
-/// How a copy finds out that an existing file is unchanged. Its content is then neither sent nor
-/// read.
+/// How a copy finds out that an existing file is unchanged, so that its content is not sent. It is
+/// read only for [`Content`](UnchangedBy::Content).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UnchangedBy {
     /// Every file is sent.

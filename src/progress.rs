@@ -149,13 +149,13 @@ pub struct Snapshot {
     pub unchanged: u64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     pub staying: u64,
-    /// In a dry run: files that would be sent, and their bytes.
     /// Entries that the destination lacks, with `--check`.
     pub missing: u64,
     /// Entries of another kind or content.
     pub different: u64,
     /// Entries of which only metadata differs.
     pub other_metadata: u64,
+    /// In a dry run: files that would be sent, and their bytes.
     pub would_send_files: u64,
     pub would_send_bytes: u64,
     pub not_kept: NotKept,

@@ -78,6 +78,7 @@ pub(super) fn request(
             mkpath: args.mkpath,
             dry_run: args.dry_run,
             itemizes,
+            check: args.check,
             keep,
             update,
             changes,

@@ -55,8 +55,13 @@ pub fn changes(
         EntryKind::HardLink(_) => ItemAction::Linked,
         EntryKind::Directory | EntryKind::Symlink(_) | EntryKind::Special(_) => ItemAction::Made,
     };
+    let is_there = old.is_some();
     let Some(old) = old.filter(|old| is_kind_of(entry, old)) else {
-        return Ok((made, ItemChanges::of_new()));
+        let changes = ItemChanges {
+            replaces: is_there,
+            ..ItemChanges::of_new()
+        };
+        return Ok((made, changes));
     };
     let mut changes = ItemChanges::default();
     let action = match &entry.kind {

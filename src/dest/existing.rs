@@ -70,13 +70,17 @@ pub fn same_content(slot: &EntrySlot, content: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// The BLAKE3 of the small file `name` in `dir`. None if it does not have exactly `size` bytes or
-/// cannot be read.
-pub(super) fn content_of(dir: &Arc<Dir>, name: &OsStr, size: u64) -> Option<Digest> {
+/// The BLAKE3 of the small file `name` in `dir`. None if it does not have exactly `size` bytes.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn content_of(dir: &Arc<Dir>, name: &OsStr, size: u64) -> io::Result<Option<Digest>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let file = File::from(dir.open(name, flags, Mode::empty()).ok()?);
-    let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-    is_file.then(|| of_small(file, size)).flatten()
+    let file = File::from(dir.open(name, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => of_small(file, size),
+        false => Ok(None),
+    }
 }
 
 /// The BLAKE3 root hash of the regular file there, or None if there is none. Reads the whole file,

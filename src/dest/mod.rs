@@ -141,6 +141,8 @@ pub struct Rules {
     pub drop_cache: bool,
     /// `--dry-run`: nothing is written, and no mode changes.
     pub dry_run: bool,
+    /// `--check`: a dry run that finds differences, also where a copy would be refused.
+    pub check: bool,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,

@@ -83,6 +83,9 @@ impl Partial {
     /// Also fails if the file could not get its name later: a directory has that name, the owner of
     /// the existing file cannot be kept, or that file is in use.
     pub fn create(slot: &EntrySlot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
+        if rules.dry_run {
+            return Err(slot.refused("would be written in a dry run"));
+        }
         if slot.device.is_some() {
             let device = Device::open(slot, entry.size, rules)?;
             return Ok(Partial::new(
@@ -115,12 +118,20 @@ impl Partial {
         entry: &Arc<Entry>,
         rules: &Rules,
     ) -> Result<Option<(Partial, Basis)>> {
-        // A dry run only reads it.
-        let may_stay = slot.device.is_none() && (rules.dry_run || !rules.inplace);
-        if !may_stay || !rules.dry_run && replaceable(slot, rules)?.is_none() {
+        // With `--force` another process may go on writing to the existing file.
+        let makes = rules.inplace || rules.force || rules.drop_cache;
+        if slot.device.is_some() || makes && !rules.dry_run {
             return Ok(None);
         }
-        let opened = EqualSoFar::open(slot, entry, rules.drop_cache);
+        // A dry run only reads it.
+        if !rules.dry_run && replaceable(slot, rules)?.is_none() {
+            return Ok(None);
+        }
+        let opened = match EqualSoFar::open(slot, entry) {
+            Err(error) if rules.dry_run => return Err(error),
+            // Without it, the file is sent whole.
+            opened => opened.ok().flatten(),
+        };
         Ok(opened.map(|(equal, basis)| {
             let target = PartialTarget::Equal(Box::new(equal));
             (Partial::new(target, entry.clone(), rules, false), basis)
@@ -236,12 +247,19 @@ impl Partial {
         })
     }
 
-    /// Device and inode of the existing file, if no byte differed from it in a dry run.
-    pub fn same_inode(&self) -> Option<(u64, u64)> {
-        match &self.target {
-            PartialTarget::Equal(equal) if !self.differs.load(Relaxed) => Some(equal.inode()),
-            _ => None,
-        }
+    /// Device and inode of the existing file, if no byte differed from it in a dry run and a copy would
+    /// leave it there.
+    ///
+    /// # Errors
+    /// If its metadata cannot be read.
+    pub fn same_inode(&self) -> Result<Option<(u64, u64)>> {
+        let equal = match &self.target {
+            PartialTarget::Equal(equal) if !self.differs.load(Relaxed) => equal,
+            _ => return Ok(None),
+        };
+        equal.check_old()?;
+        let stays = self.rules.check || equal.may_stay(&self.entry, &self.rules)?;
+        Ok(stays.then(|| equal.inode()))
     }
 
     /// Notes, in a dry run, that bytes would be written. False in a copy, which writes them.
@@ -460,7 +478,12 @@ impl Partial {
         let (data, offset) = (chunk.data(), chunk.place().offset);
         parts
             .iter()
-            .try_for_each(|part| self.write_at(&data[part.clone()], offset + part.start as u64))
+            .try_for_each(|part| self.write_at(&data[part.clone()], offset + part.start as u64))?;
+        // The rest was compared in the old file, and is in the clone only if that has not changed.
+        match &self.target {
+            PartialTarget::Equal(equal) => equal.check_old(),
+            _ => Ok(()),
+        }
     }
 
     /// The file for a new version that differs from the old one.
@@ -583,7 +606,8 @@ impl Partial {
         let PartialTarget::Equal(equal) = &self.target else {
             return Ok(());
         };
-        if equal.made().is_none() && equal.may_stay(&self.entry, &self.rules)? {
+        let stays = equal.made().is_none() && equal.has_name()?;
+        if stays && equal.may_stay(&self.entry, &self.rules)? {
             return Ok(());
         }
         self.made(equal)?;

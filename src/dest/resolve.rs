@@ -43,6 +43,8 @@ pub struct Spec {
     pub mkpath: bool,
     /// `--dry-run`: no directory is made.
     pub dry_run: bool,
+    /// Nothing is written after this run either.
+    pub check: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -115,7 +117,7 @@ pub fn resolve(
             refuse_itself(source, target)?;
         }
         let is_written = spec.inplace || target.landing.device().is_some();
-        if !(is_written && target.existing.is_some()) {
+        if !(spec.check || is_written && target.existing.is_some()) {
             refuse_unwritable(source, target)?;
         }
         refuse_among_devices(source, target)?;

@@ -50,7 +50,7 @@ impl EntrySlot {
     }
 
     /// The error if the file that already has this name cannot be read.
-    pub(super) fn unreadable(&self, cause: impl Into<io::Error>) -> Error {
+    pub fn unreadable(&self, cause: impl Into<io::Error>) -> Error {
         self.error("cannot read the existing file", cause)
     }
 

@@ -40,6 +40,7 @@ pub(super) fn rules() -> Rules {
         direct_io: false,
         drop_cache: false,
         dry_run: false,
+        check: false,
         umask: 0o022,
     }
 }
@@ -123,6 +124,7 @@ pub(super) fn spec(ground: &Path, path: &str) -> Spec {
         inplace: false,
         fsync: false,
         dry_run: false,
+        check: false,
         confine: None,
     }
 }

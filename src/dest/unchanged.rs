@@ -81,11 +81,13 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
         && match update.unchanged_by {
             UnchangedBy::Nothing => false,
             // The content of a large file is compared later.
-            UnchangedBy::Content => entry.content().is_some_and(|content| {
-                let name = slot.name.as_os_str();
-                entry.size <= SMALL_FILE_MAX
-                    && content_of(&slot.dir, name, entry.size) == Some(content)
-            }),
+            UnchangedBy::Content => match entry.content() {
+                Some(content) if entry.size <= SMALL_FILE_MAX => {
+                    let found = content_of(&slot.dir, slot.name.as_os_str(), entry.size);
+                    found.map_err(|cause| slot.unreadable(cause))? == Some(content)
+                }
+                _ => false,
+            },
             UnchangedBy::Size => true,
             UnchangedBy::SizeAndTime => time == entry.mtime || is_rounded(slot, entry.mtime, time),
         };
@@ -94,7 +96,7 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     }
     // A correction would change all names of the file, which the source has as separate files, or
     // which are older snapshots.
-    let is_shared = entry.links <= 1 && old.st_nlink > 1;
+    let is_shared = entry.links <= 1 && old.st_nlink > 1 && !rules.check;
     if is_shared && !rules.untouched && !rules.no_clobber && differs(slot, entry, &old, rules)? {
         return Ok(Standing::Copied);
     }

@@ -229,6 +229,7 @@ pub fn rules(request: &Request) -> Rules {
         direct_io: request.options.direct_io,
         drop_cache: request.options.drop_cache,
         dry_run: request.options.dry_run,
+        check: request.options.check,
         umask: process_umask(),
     }
 }
@@ -288,6 +289,7 @@ fn spec(request: &Request) -> Spec {
         fsync: request.options.fsync,
         mkpath: request.options.mkpath,
         dry_run: request.options.dry_run,
+        check: request.options.check,
         confine: None,
     }
 }

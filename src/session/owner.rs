@@ -39,6 +39,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         archives: request.archives(),
         dry_run: request.options.dry_run,
         itemizes: request.options.itemizes,
+        check: request.check,
         ..hello
     }
 }

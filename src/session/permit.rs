@@ -143,9 +143,11 @@ impl Permit {
     /// The rules of a copy without the forbidden parts. A key that may not read also may not learn
     /// whether a guess about existing content is right. A confined key makes no set-id programs.
     pub fn restrict(&self, rules: Rules) -> Rules {
+        // A check replaces nothing, and would take files that stay for equal.
+        let keeps = self.no_overwrite && !rules.check;
         Rules {
-            no_clobber: rules.no_clobber || self.no_overwrite,
-            untouched: self.no_overwrite,
+            no_clobber: rules.no_clobber || keeps,
+            untouched: keeps,
             blind: self.access == PermittedAccess::Write,
             set_id: self.confine.is_none(),
             no_own_names: self.confine.is_some(),

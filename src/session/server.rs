@@ -205,6 +205,8 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.mkpath = client.mkpath;
     open.options.dry_run = client.dry_run;
     open.options.itemizes = client.itemizes;
+    // It never does more than a dry run.
+    open.options.check = client.check && client.dry_run;
     permit.check(&open)?;
     permit.bound(&mut open)?;
     if open.options.nice {

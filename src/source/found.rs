@@ -100,18 +100,22 @@ impl FoundFile {
     }
 
     /// Reads a small file and puts the BLAKE3 of its content into the entry. Without it, because it
-    /// is large or cannot be read, it differs from every file at the destination.
-    pub fn read_content(&mut self, changes: Changes) {
+    /// is large or has changed, it differs from every file at the destination.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read_content(&mut self, changes: Changes) -> Result<()> {
         let size = self.entry.size;
         let is_small = self.entry.kind == EntryKind::File && size <= SMALL_FILE_MAX;
         if !is_small || self.entry.is_device() || self.entry.content().is_some() {
-            return;
+            return Ok(());
         }
-        // What is wrong with it is reported when it is sent.
-        let file = self.open(changes).ok();
-        if let Some(content) = file.and_then(|(file, _)| of_small(file, size)) {
+        let (file, _) = self.open(changes)?;
+        let content = of_small(file, size).map_err(|cause| self.cannot_read(cause))?;
+        if let Some(content) = content {
             self.entry.set_content(&content);
         }
+        Ok(())
     }
 
     fn cannot_open(&self, cause: io::Error) -> Error {

@@ -25,7 +25,7 @@ const ARCHIVES: &str = "archive-mirror";
 const PATCHES: &str = "patches";
 
 /// The feature of an end that knows dry runs and, as a receiver, reports each change.
-const ITEMIZES: &str = "itemized-dry-run";
+const ITEMIZES: &str = "dry-run-and-check";
 
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
@@ -102,6 +102,9 @@ pub struct Hello {
     /// Sent by a client: `--itemize-changes`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub itemizes: bool,
+    /// Sent by a client: `--check`, which is a dry run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub check: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -188,6 +191,7 @@ impl Hello {
             archives: false,
             dry_run: false,
             itemizes: false,
+            check: false,
         }
     }
 

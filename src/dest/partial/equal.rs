@@ -7,13 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
-use rustix::fs::{Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens};
+use rustix::fs::{
+    SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fgetxattr, fstat, futimens, seek,
+};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::super::basis::Basis;
 use super::super::temporary::Temporary;
 use super::super::unchanged::{self, UnchangedFile};
-use super::super::{EntrySlot, Rules, commit, existing};
+use super::super::{EntrySlot, Rules, commit, existing, make_durable};
 use crate::chunk::ranges::RangeSet;
 use crate::error::Result;
 use crate::keep::UnchangedBy;
@@ -40,25 +43,21 @@ pub(super) struct Made {
 }
 
 impl EqualSoFar {
-    /// None if a new file is made in any case: the existing one has another size, cannot be read, or
-    /// belongs to another user, who alone may correct its metadata.
-    pub(super) fn open(
-        slot: &EntrySlot,
-        entry: &Entry,
-        drops_pages: bool,
-    ) -> Option<(EqualSoFar, Basis)> {
+    /// None if there is no file of the entry's size.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn open(slot: &EntrySlot, entry: &Entry) -> Result<Option<(EqualSoFar, Basis)>> {
         if slot.fresh {
-            return None;
+            return Ok(None);
         }
-        let opened = existing::open_checked(slot, |cause| slot.unreadable(cause));
-        // Without it, the file is sent whole.
-        let (old, stat) = opened.ok()??;
-        let user = geteuid();
-        let is_own = user.is_root() || user.as_raw() == stat.st_uid;
-        if !is_own || stat.st_size as u64 != entry.size {
-            return None;
-        }
-        let basis = Basis::equal(old.try_clone().ok()?, entry.size, drops_pages);
+        let opened = existing::open_checked(slot, |cause| slot.unreadable(cause))?;
+        let same_size = opened.filter(|(_, stat)| stat.st_size as u64 == entry.size);
+        let Some((old, stat)) = same_size else {
+            return Ok(None);
+        };
+        let reader = old.try_clone().map_err(|cause| slot.unreadable(cause))?;
+        let basis = Basis::equal(reader, entry.size, false);
         let equal = EqualSoFar {
             slot: slot.clone(),
             old,
@@ -66,7 +65,7 @@ impl EqualSoFar {
             made: OnceLock::new(),
             equal: Mutex::default(),
         };
-        Some((equal, basis))
+        Ok(Some((equal, basis)))
     }
 
     /// Device and inode of the existing file.
@@ -112,6 +111,16 @@ impl EqualSoFar {
         let mut room = vec![0; STEP.min(range.end - range.start) as usize];
         let mut at = range.start;
         while at < range.end {
+            match seek(&self.old, SeekFrom::Data(at)) {
+                Ok(data) => at = at.max(data),
+                // There is no data behind it.
+                Err(Errno::NXIO) => return true,
+                // All of it is read.
+                Err(_) => {}
+            }
+            if at >= range.end {
+                break;
+            }
             let step = &mut room[..STEP.min(range.end - at) as usize];
             // What cannot be read is written.
             if self.old.read_exact_at(step, at).is_err() || step.iter().any(|byte| *byte != 0) {
@@ -164,22 +173,38 @@ impl EqualSoFar {
         self.slot.refused(what)
     }
 
-    /// True if the existing file can stay, since nothing else has its name and a correction of its
-    /// metadata would change no other name of it.
+    /// True if the existing file still has its name.
+    pub(super) fn has_name(&self) -> Result<bool> {
+        let now = self.slot.stat()?;
+        Ok(now.is_some_and(|now| (now.st_dev, now.st_ino) == self.inode()))
+    }
+
+    /// True if the existing file can stay: a correction of its metadata is possible and changes no
+    /// other name of it, and it has no rights that a new file would not get.
     pub(super) fn may_stay(&self, entry: &Entry, rules: &Rules) -> Result<bool> {
-        let is_shared = entry.links <= 1 && self.stat.st_nlink > 1;
-        Ok(!is_shared
-            || !is_touched(rules) && !unchanged::differs(&self.slot, entry, &self.stat, rules)?)
+        let stat = &self.stat;
+        let set_id = stat.st_mode & 0o6000 != 0 && !rules.keep.perms;
+        let capable = || {
+            let capabilities = fgetxattr(&self.old, c"security.capability", &mut [0u8; 0]);
+            !rules.keep.xattrs && capabilities.is_ok_and(|len| len > 0)
+        };
+        if set_id || capable() {
+            return Ok(false);
+        }
+        let is_shared = entry.links <= 1 && stat.st_nlink > 1;
+        let user = geteuid();
+        let may_correct = !is_shared && (user.is_root() || user.as_raw() == stat.st_uid);
+        let changes = || -> Result<bool> {
+            Ok(is_touched(rules) || unchanged::differs(&self.slot, entry, stat, rules)?)
+        };
+        Ok(may_correct || !changes()?)
     }
 
     /// Corrects the metadata of the existing file, which has all of the new content. Returns its
     /// status.
     fn stay(&self, entry: &Entry, rules: &Rules) -> Result<Stat> {
         let slot = &self.slot;
-        let now = slot.stat()?;
-        if !now.is_some_and(|now| is_same(&now, &self.stat)) {
-            return Err(self.changed());
-        }
+        self.check_old()?;
         unchanged::correct(slot, entry, &UnchangedFile::of(self.stat), rules)?;
         if is_touched(rules) {
             let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
@@ -187,9 +212,14 @@ impl EqualSoFar {
                 last_access: time(UTIME_OMIT),
                 last_modification: time(UTIME_NOW),
             };
-            futimens(&self.old, &now).map_err(|cause| slot.error("cannot set the times", cause))?;
+            // Without the right to do so, which root may lack too, it keeps its time.
+            let _ = futimens(&self.old, &now);
         }
         commit::settle(slot, &self.old, rules)?;
+        if rules.fsync {
+            // The run that made it may not have made its name durable.
+            make_durable(slot)?;
+        }
         fstat(&self.old).map_err(|cause| slot.no_status(cause))
     }
 

@@ -632,7 +632,11 @@ impl EntryWriter<'_> {
         let old = is_on.then(|| dest::status(slot)).transpose();
         let found = old.and_then(|old| {
             let directory = match self.is_dry() {
-                true => Directory::look_for(slot)?,
+                true => match Directory::look_for(slot) {
+                    // A check finds that there is no such directory.
+                    Err(refused) if entries.rules.check && refused.kind == Kind::Refused => None,
+                    found => found?,
+                },
                 false => Some(Directory::make(slot)?),
             };
             Ok((directory, old.flatten()))

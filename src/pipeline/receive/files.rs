@@ -101,13 +101,21 @@ impl Files {
             return;
         };
         let whole = match file.end.get() {
-            Some(end) => self.check_whole(file, end).map(drop),
+            Some(end) => self.check_whole(file, end),
             None => Err(file.changed()),
         };
-        if let Err(error) = whole {
-            return self.entries.fail(id, parent, &error);
-        }
-        match partial.same_inode() {
+        let same = whole.and_then(|(length, _)| {
+            // With `--live` it may have become shorter.
+            if length != file.entry.size {
+                partial.would_write();
+            }
+            partial.same_inode()
+        });
+        let same = match same {
+            Ok(same) => same,
+            Err(error) => return self.entries.fail(id, parent, &error),
+        };
+        match same {
             None => itemizer.would_send(file.entry.size),
             Some(inode) => {
                 itemizer.is_unchanged(id, inode);

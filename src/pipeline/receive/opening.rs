@@ -82,11 +82,12 @@ impl Files {
         by == UnchangedBy::Content && self.compares(entry)
     }
 
-    /// In a dry run, compares a file with the existing one. None if that has another size.
+    /// In a dry run, compares a file with the existing one, in chunks with the number `first_chunk` or
+    /// a higher one. None if that has another size.
     ///
     /// # Errors
     /// If a copy would fail.
-    pub fn begin_check(&self, file: IncomingFile) -> Result<Option<Want>> {
+    pub fn begin_check(&self, file: IncomingFile, first_chunk: u64) -> Result<Option<Want>> {
         let entry = Arc::new(file.entry.clone());
         let opened = Partial::equal(&file.slot, &entry, &self.entries.rules)?;
         let Some((partial, basis)) = opened else {
@@ -98,6 +99,7 @@ impl Files {
         let kind = WantKind::Compare(self.compared(&basis, &entry));
         let mut state = PartialFile::new(slot, partial, None, false);
         state.basis = Some(basis);
+        state.first_chunk = first_chunk;
         let nothing = self.nothing_of(&entry);
         let entry = self.open(entry, (listed, path), state, nothing, None);
         Ok(Some(Want { entry, kind }))
@@ -297,22 +299,35 @@ impl Files {
     pub fn restart(&self, restart: Restart) {
         let old = restart.old.clone();
         let (id, parent) = (restart.entry.id, restart.entry.parent);
+        let size = restart.entry.size;
         let done = old.claims.lock().done_bytes();
-        let want = match self.try_restart(restart) {
-            Ok(want) => {
-                self.context().progress.add_again(done);
-                want
-            }
-            Err(error) => {
-                self.entries.fail(id, parent, &error);
-                let kind = WantKind::Skip;
-                Want { entry: id, kind }
-            }
+        let restarted = self.try_restart(restart);
+        if restarted.is_ok() {
+            self.context().progress.add_again(done);
+        }
+        let kind = match &restarted {
+            Ok(Some(want)) => want.kind.clone(),
+            Ok(None) => WantKind::WouldSend,
+            Err(_) => WantKind::Skip,
         };
-        self.context().say(Message::Want(vec![want]));
+        // Sent first, because an acknowledgement refers to this answer.
+        self.context()
+            .say(Message::Want(vec![Want { entry: id, kind }]));
+        match restarted {
+            Ok(Some(_)) => {}
+            // A dry run: it has another size now.
+            Ok(None) => {
+                let itemizer = &self.entries.report.itemizer;
+                itemizer.would_send(size);
+                itemizer.placed(self.context(), id);
+                self.entries.would_be_placed(id, parent);
+            }
+            Err(error) => self.entries.fail(id, parent, &error),
+        }
     }
 
-    fn try_restart(&self, restart: Restart) -> Result<Want> {
+    /// None if a dry run need not read it again.
+    fn try_restart(&self, restart: Restart) -> Result<Option<Want>> {
         let Restart {
             entry,
             first_chunk,
@@ -330,7 +345,10 @@ impl Files {
             listed: old.listed.clone(),
             path: old.path,
         };
-        self.begin(file, first_chunk)
+        match self.entries.rules.dry_run {
+            true => self.begin_check(file, first_chunk),
+            false => self.begin(file, first_chunk).map(Some),
+        }
     }
 
     /// Waits until no thread writes to the file any more, then drops the written data. A late write

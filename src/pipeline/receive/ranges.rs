@@ -256,10 +256,14 @@ impl RangeWriter {
             return Ok(Comparison::Late);
         };
         let len = place.raw_len as usize;
-        // What cannot be read is sent.
-        let existing = basis
-            .read(&mut buffer.room()[..len], place.offset)
-            .unwrap_or(0);
+        let existing = match basis.read(&mut buffer.room()[..len], place.offset) {
+            Ok(existing) => existing,
+            Err(cause) if self.context().options.dry_run => {
+                return Err(partial.slot().unreadable(cause));
+            }
+            // What cannot be read is sent.
+            Err(_) => 0,
+        };
         buffer.set_len(existing);
         place.kind = ChunkKind::Range;
         let chunk = Chunk { place, buffer };

@@ -73,7 +73,7 @@ impl Entries {
         // have no more.
         // Nor is it known which files will stay.
         let stays = self.rules.inplace || self.rules.update.asks();
-        if !(stays && targets.iter().all(|target| target.existed)) {
+        if !(self.rules.check || stays && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }

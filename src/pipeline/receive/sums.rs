@@ -178,8 +178,13 @@ impl OwnSums {
         }
         let mut unread = Vec::new();
         let mut others = 0;
+        let is_ending = || entries.context().is_ending();
         let mut add_read = |unread: &mut Vec<Entry>| {
-            threads::share(unread, |entry| dest::read_content(dir, entry));
+            threads::share(unread, |entry| {
+                if !is_ending() {
+                    dest::read_content(dir, entry);
+                }
+            });
             for entry in unread.drain(..) {
                 // A large file is compared by itself, and one that cannot be read is sent.
                 match entry.kind == EntryKind::File && entry.content().is_none() {
@@ -190,7 +195,7 @@ impl OwnSums {
         };
         dest::entries_in(dir, rules, &mut self.names, |entry| {
             unread.push(entry);
-            if unread.len() >= READ_AT_ONCE && !entries.context().is_ending() {
+            if unread.len() >= READ_AT_ONCE {
                 add_read(&mut unread);
             }
         })?;

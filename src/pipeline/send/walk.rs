@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
 use super::scheduler::{Ended, SmallFileMode};
@@ -665,7 +667,25 @@ impl SourceWalk<'_> {
             return Ok(());
         }
         if let Some(changes) = self.contents() {
-            threads::share(&mut members, |member| member.found.read_content(changes));
+            let failed = Mutex::new(Vec::new());
+            threads::share(&mut members, |member| {
+                if let Err(error) = member.found.read_content(changes) {
+                    failed.lock().push((member.found.entry.id, error));
+                }
+            });
+            // In a copy it fails when it is sent, if it cannot be read then.
+            let failed = failed.into_inner();
+            for (id, error) in failed
+                .into_iter()
+                .filter(|_| self.sender.context.options.dry_run)
+            {
+                if let Some(at) = members.iter().position(|one| one.found.entry.id == id) {
+                    self.sender.report.fail(&members.remove(at).found, error);
+                }
+            }
+            if members.is_empty() {
+                return Ok(());
+            }
         }
         self.flush_entries()?;
         let entries: Vec<Entry> = members

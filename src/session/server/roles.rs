@@ -84,6 +84,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         fsync: open.options.fsync,
         mkpath: open.options.mkpath,
         dry_run: open.options.dry_run,
+        check: open.options.check,
         confine,
     }
 }
@@ -187,6 +188,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         direct_io: open.options.direct_io,
         drop_cache: open.options.drop_cache,
         dry_run: open.options.dry_run,
+        check: open.options.check,
         umask: process_umask(),
     }
 }

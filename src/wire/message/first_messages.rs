@@ -81,6 +81,9 @@ pub struct CopyOptions {
     /// `--itemize-changes`: the user wants to know each change. Sent in the hello too.
     #[serde(skip)]
     pub itemizes: bool,
+    /// `--check`: a dry run that compares contents, and writes nothing in any case. Sent in the hello.
+    #[serde(skip)]
+    pub check: bool,
     /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,

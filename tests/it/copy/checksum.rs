@@ -137,6 +137,11 @@ fn a_file_of_the_same_content_is_not_written(case: &Case) {
     assert_eq!(case.dst.meta("c").mtime(), 1_400_000_000);
     case.copy(&["--checksum"], "a", "c").succeeds();
     assert_eq!(case.dst.meta("c").mtime(), 1_400_000_000);
+    // A file with more rights than a new one gets is replaced.
+    set("b");
+    case.dst.mode("b", 0o4755);
+    case.copy(&flags, "a", "b").succeeds();
+    assert_eq!(case.dst.mode_of("b"), 0o755);
     // The last byte differs, so what precedes it is copied from the old file.
     let mut other = content.clone();
     other[BIG - 1] ^= 1;
@@ -168,4 +173,24 @@ fn a_check_refuses_what_it_cannot_do(case: &Case) {
     case.copy(&["--check", "-q"], "a", "b").exits(1).is_silent();
     case.copy(&["--check"], "nothing", "b").exits(9);
     assert!(case.dst.names().is_empty());
+    // What a copy would refuse to replace differs.
+    for name in ["file", "big"] {
+        case.src.file(
+            format!("tree/{name}"),
+            noise(1, if name == "big" { BIG } else { 9 }),
+        );
+        case.dst.dir(format!("there/{name}"));
+    }
+    case.src.dir("tree/dir");
+    case.src.link("tree/link", "elsewhere");
+    case.dst.file("there/dir", "a file");
+    case.dst.file("there/link", "a file");
+    let done = case.copy(&["--check"], "tree/", "there");
+    let want = [
+        "differs  big",
+        "differs  file",
+        "differs  link",
+        "missing  dir/",
+    ];
+    assert_eq!(lines(done.exits(1)), want.map(str::to_owned).into());
 }

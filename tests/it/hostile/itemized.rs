@@ -146,7 +146,7 @@ fn an_older_peer_gets_nothing() {
         Case::run(Way::LocalPush, |case| {
             let source = case.src.file("a", "a");
             let mut older = host::hello();
-            older.features.retain(|one| one != "itemized-dry-run");
+            older.features.retain(|one| one != "dry-run-and-check");
             let words = [flag.as_ref(), source.as_os_str(), "far:there".as_ref()];
             let done = against_control(case, &words, |mut control| {
                 control.say_hello_as(&older);

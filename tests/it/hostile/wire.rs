@@ -103,6 +103,7 @@ fn messages() -> Vec<Message> {
         mkpath: false,
         dry_run: false,
         itemizes: false,
+        check: false,
         keep: Default::default(),
         update: Default::default(),
         changes: Default::default(),
@@ -384,9 +385,9 @@ fn an_itemized_change_is_these_bytes() {
     let mut bytes = Vec::new();
     message.encode(&mut bytes);
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let golden = "2b002900000001ac020702\
-                  0000000001010000000000 00ac020364 2f6100\
-                  0102010000000000000000 0000016c0161"
+    let golden = "2b002b00000001ac020702\
+                  000000000001010000000000 00ac020364 2f6100\
+                  010201000000000000000000 0000016c0161"
         .replace(' ', "");
     assert_eq!(hex, golden);
     let read = Message::decode(43, &bytes[HEADER_LEN..]).expect("it reads back");

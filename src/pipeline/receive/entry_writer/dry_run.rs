@@ -3,7 +3,7 @@
 
 use super::EntryWriter;
 use crate::dest::{self, EntrySlot};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryKind, SpecialFile};
@@ -29,7 +29,12 @@ impl EntryWriter<'_> {
     ) -> Result<Option<ItemizedEntry>> {
         let rules = &self.entries().rules;
         let old = dest::status(slot)?;
-        if let Some(old) = old.filter(|_| slot.device.is_none()) {
+        if rules.check && (slot.device.is_some() || entry.is_device() || entry.is_made_up()) {
+            let what = "cannot be compared: it is a device, or a file that the kernel makes up";
+            return Err(Error::new(Kind::Refused, Side::Dest, what).at(slot.path()));
+        }
+        // A check finds that the kinds differ.
+        if let Some(old) = old.filter(|_| slot.device.is_none() && !rules.check) {
             dest::check_place(slot, entry, &old, rules)?;
             if rules.no_clobber {
                 return Ok(None);
@@ -58,7 +63,7 @@ impl EntryWriter<'_> {
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         };
         let entry = file.entry.clone();
-        match self.files().begin_check(file) {
+        match self.files().begin_check(file, 0) {
             Ok(Some(want)) => {
                 self.entries().itemize_later(Some(item), &entry);
                 Some(want)
