@@ -259,7 +259,10 @@ mod tests {
         entry.mtime = Timestamp::mtime(old.as_ref().unwrap());
         assert!(found(&entry, false, Keep::everything()).1.is_none());
         entry.kind = EntryKind::Symlink(b"x".to_vec());
-        let new = (ItemAction::Made, ItemChanges::of_new());
-        assert_eq!(found(&entry, false, kept), new);
+        let replaced = ItemChanges {
+            replaces: true,
+            ..ItemChanges::of_new()
+        };
+        assert_eq!(found(&entry, false, kept), (ItemAction::Made, replaced));
     }
 }
