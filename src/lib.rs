@@ -148,7 +148,7 @@
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
-//! mirror ......... what is deleted at the destination
+//! mirror backup .. what is deleted, and where old versions go
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! itemize ........ what changes at the destination, in rsync's form
@@ -248,6 +248,7 @@
 
 pub mod algorithms;
 pub mod app;
+pub mod backup;
 pub mod byte_strings;
 pub mod cache;
 pub mod chunk;

@@ -1,9 +1,9 @@
-//! Mirroring (`--delete`): what the user allows to be deleted, and sums of names, by which a
-//! receiver finds the entries that the source does not have.
+//! Mirroring (`--delete`): what the user allows to be deleted at either end, and sums of names, by
+//! which a receiver finds the entries that the source does not have.
 
 use serde::{Deserialize, Serialize};
 
-/// What is deleted at the destination after everything else is in place.
+/// What is deleted: at the destination after everything else is in place, at the source before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
     /// `--delete`: entries that the source does not have.
@@ -14,6 +14,8 @@ pub struct Mirror {
     pub most: Option<MostDeleted>,
     /// `-x`: nothing is deleted on other file systems than that of an operand's destination.
     pub one_file_system: bool,
+    /// `--remove-source-files`: files of the source that are copied.
+    pub removes_sources: bool,
     /// The user wants the path of each deleted entry.
     pub lists: bool,
 }

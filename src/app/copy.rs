@@ -76,6 +76,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         failures,
         more_failures,
         deleted: client.deletions.take(),
+        removed: client.removals.take(),
         dry_run: client.dry_run,
         check: client.check,
         elapsed,

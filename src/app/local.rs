@@ -115,6 +115,7 @@ async fn follow_rate(request: &Request, client: &ClientContext, limit: &RateLimi
 #[derive(Default)]
 struct ToldChanges {
     deletions: Arc<Deletions>,
+    removals: Arc<Deletions>,
     itemized: Arc<ItemizedList>,
 }
 
@@ -151,6 +152,7 @@ impl Both {
                 tell: client.tell(),
                 failures,
                 deletions: told.deletions,
+                removals: told.removals,
                 itemized: told.itemized,
                 progress,
                 shutdown: client.shutdown.clone(),
@@ -174,6 +176,7 @@ impl Both {
             client.failures.clone(),
             ToldChanges {
                 deletions: client.deletions.clone(),
+                removals: client.removals.clone(),
                 itemized: client.itemized.clone(),
             },
             client.progress.clone(),

@@ -361,6 +361,8 @@ impl Args {
             ("--size-only", keep.size_only),
             ("--no-clobber", self.no_clobber),
             ("--itemize-changes", self.itemize_changes),
+            ("--backup", self.mirror.keeps_backups()),
+            ("--remove-source-files", self.mirror.removes_sources()),
         ];
         if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {
             return Err(Error::usage(format!(

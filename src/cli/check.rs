@@ -64,6 +64,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             "--no-clobber keeps existing files, --inplace overwrites them: choose one",
         ));
     }
+    check_mirror(&args)?;
     if args.inplace && (args.keep.update || args.keep.size_only) {
         return Err(Error::usage(
             "--inplace cannot be combined with --update or --size-only: they would take the file of \
@@ -131,6 +132,31 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ignored,
         request,
     })
+}
+
+/// Checks the options that keep old versions, or remove files at the source.
+///
+/// # Errors
+/// Usage.
+fn check_mirror(args: &Args) -> Result<()> {
+    if args.inplace && args.mirror.keeps_backups() {
+        return Err(Error::usage(
+            "--inplace leaves no old version to keep: leave out --inplace or --backup",
+        ));
+    }
+    if !args.mirror.removes_sources() {
+        return Ok(());
+    }
+    let no_single_copy = !args.also.is_empty() || args.also_from.is_some();
+    let what = match () {
+        () if no_single_copy => "--also: one destination may fail after another has its copy",
+        () if args.follow_ms.is_some() => "--follow: the file is still written",
+        () if args.keep.size_only => "--size-only: the copy may have other content",
+        () => return Ok(()),
+    };
+    Err(Error::usage(format!(
+        "--remove-source-files cannot be combined with {what}"
+    )))
 }
 
 /// Checks the options of dry runs and lines about changes.
@@ -423,7 +449,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 144, "{help}");
+        assert!(help.lines().count() <= 148, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

@@ -21,6 +21,9 @@ pub(super) struct Permits {
     /// `--delete` may delete what the source does not have.
     #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
     allow_delete: bool,
+    /// `--remove-source-files` may remove what is copied.
+    #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
+    allow_remove_source_files: bool,
     /// Symbolic links may lead out of the directory.
     #[arg(long, hide = true, requires = "confine")]
     allow_outside_links: bool,
@@ -42,6 +45,7 @@ impl Permits {
             },
             no_overwrite: self.no_overwrite,
             deletes: self.allow_delete,
+            removes_sources: self.allow_remove_source_files,
             outside_links: self.allow_outside_links,
             ports,
         }

@@ -16,7 +16,7 @@ const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zst
 const NEWER: &str = "times are compared to the nanosecond where both file systems keep it";
 const LINKS: &str = "symbolic links stay links; -L follows them";
 const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
-const BACKUPS: &str = "fastcp keeps no backups; --no-clobber keeps files that exist";
+const BACKUPS: &str = "fastcp compares with the destination only; --backup keeps old versions";
 
 /// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
@@ -52,8 +52,8 @@ const HABITS: &[(&[&str], &str)] = &[
         "--force deletes although some sources could not be read",
     ),
     (
-        &["--remove-source-files", "--move"],
-        "fastcp never deletes source files",
+        &["--move"],
+        "--remove-source-files removes each file once its copy is on disk",
     ),
     (&["--max-depth"], ALL_FILES),
     (
@@ -97,16 +97,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--sparse"], "fastcp keeps holes anyway"),
     (&["--links", "--no-dereference", "--safe-links"], LINKS),
     (&["--dereference", "--copy-links"], "write -L"),
-    (
-        &[
-            "-b",
-            "--backup",
-            "--suffix",
-            "--link-dest",
-            "--compare-dest",
-        ],
-        BACKUPS,
-    ),
+    (&["--link-dest", "--compare-dest"], BACKUPS),
     (
         &["-f"],
         "--filter RULE takes rsync's rules, --force replaces files in use",
@@ -237,7 +228,7 @@ mod tests {
             ("--max-depth=2 a h:", "choose files"),
             ("--recursive a h:", "write -r"),
             ("--preserve=all a h:", "-p keeps"),
-            ("--remove-source-files a h:", "never deletes source files"),
+            ("--move a h:", "--remove-source-files"),
             ("--port 22 a h:", "-P PORT"),
             ("--info=progress2 a h:", "--summary"),
             ("--sparse a h:", "keeps holes"),
@@ -251,7 +242,7 @@ mod tests {
             ("--key x a h:", "-i FILE"),
             ("--links a h:", "symbolic links stay"),
             ("--dereference a h:", "write -L"),
-            ("-b a h:", "keeps no backups"),
+            ("--link-dest=x a h:", "--backup keeps"),
             ("-f a h:", "--filter RULE"),
             ("--target-directory=x a", "the last operand"),
             ("--parents a h:", "--mkpath makes"),

@@ -1,5 +1,9 @@
-//! The options that delete at the destination, with rsync's names.
+//! The options that delete at either end, or keep what would be deleted, with rsync's names.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::backup::{BackupPlace, SUFFIX};
 use crate::error::{Error, Result};
 use crate::mirror::{Mirror, MostDeleted};
 use crate::session::{EndKind, Operand};
@@ -21,6 +25,18 @@ pub(super) struct MirrorArgs {
     /// Delete nothing if more than N entries (P%) would go
     #[arg(long, value_name = "N|P%", value_parser = most, help_heading = EXISTING)]
     max_delete: Option<MostDeleted>,
+    /// Keep replaced and deleted files as NAME~
+    #[arg(short = 'b', long, help_heading = EXISTING)]
+    backup: bool,
+    /// --backup, but below DIR and without ~
+    #[arg(long, value_name = "DIR", help_heading = EXISTING)]
+    backup_dir: Option<OsString>,
+    /// --backup with another suffix than ~
+    #[arg(long, value_name = "SUFFIX", help_heading = EXISTING, allow_hyphen_values = true)]
+    suffix: Option<OsString>,
+    /// Remove each source file once its copy is on disk
+    #[arg(long, help_heading = EXISTING)]
+    remove_source_files: bool,
 }
 
 impl MirrorArgs {
@@ -31,6 +47,46 @@ impl MirrorArgs {
     /// Finds what only the destination has, for a dry run.
     pub(super) fn compare_names(&mut self) {
         self.delete = true;
+    }
+
+    pub(super) fn keeps_backups(&self) -> bool {
+        self.backup || self.backup_dir.is_some()
+    }
+
+    pub(super) fn removes_sources(&self) -> bool {
+        self.remove_source_files
+    }
+
+    /// Where old versions go; None if they are not kept.
+    ///
+    /// # Errors
+    /// Usage, if no backup can be there.
+    pub(super) fn backup(&self, dest: &Operand) -> Result<Option<BackupPlace>> {
+        if !self.backup && self.backup_dir.is_none() {
+            return match self.suffix {
+                Some(_) => Err(Error::usage("--suffix names backups: add --backup")),
+                None => Ok(None),
+            };
+        }
+        if dest.what != EndKind::Path {
+            return Err(Error::usage(
+                "--backup keeps old versions of files, and a pipe or command has none",
+            ));
+        }
+        let usual = match &self.backup_dir {
+            Some(_) => b"",
+            None => SUFFIX,
+        };
+        let bytes = |text: &OsString| text.as_bytes().to_vec();
+        if self.backup_dir.as_ref().is_some_and(|dir| dir.is_empty()) {
+            return Err(Error::usage("--backup-dir: the name is empty"));
+        }
+        let place = BackupPlace {
+            suffix: self.suffix.as_ref().map_or(usual.to_vec(), bytes),
+            directory: self.backup_dir.as_ref().map_or(Vec::new(), bytes),
+        };
+        place.check().map_err(|why| Error::usage(why.to_string()))?;
+        Ok(Some(place))
     }
 
     /// # Errors
@@ -56,7 +112,24 @@ impl MirrorArgs {
                 "--delete compares whole directories: it needs -r or -a, and a directory at each end",
             ));
         }
+        if self.remove_source_files && !has_paths {
+            return Err(Error::usage(
+                "--remove-source-files removes files, and a pipe or command is none",
+            ));
+        }
+        if self.remove_source_files && dest.what != EndKind::Path {
+            return Err(Error::usage(
+                "--remove-source-files needs a copy that is on disk, not in a pipe or command",
+            ));
+        }
+        if self.remove_source_files && deletes {
+            return Err(Error::usage(
+                "--remove-source-files and --delete cannot be combined: the next run would delete \
+                 what this one has moved",
+            ));
+        }
         Ok(Mirror {
+            removes_sources: self.remove_source_files,
             deletes,
             deletes_excluded: self.delete_excluded,
             most: self.max_delete,

@@ -42,6 +42,7 @@ pub(super) fn request(
     let itemizes = args.lists_changes() || args.check;
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
+    let backup = args.mirror.backup(&dest)?;
     let mirror = args
         .mirror
         .mirror(&sources, &dest, recursive, args.one_file_system, lists)?;
@@ -54,7 +55,8 @@ pub(super) fn request(
             preserve: args.preserve,
             follow_links: args.follow_links,
             no_clobber: args.no_clobber,
-            fsync: args.fsync,
+            // What is removed must be on the other disk.
+            fsync: args.fsync || mirror.removes_sources,
             no_target_directory: args.no_target_directory,
             compress: args.compress,
             digests: args.digests.is_some(),
@@ -83,6 +85,7 @@ pub(super) fn request(
             update,
             changes,
             mirror,
+            backup,
             selector: Arc::default(),
         },
         ssh,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::temporary::Temporary;
 use super::{
-    CANNOT_SYNC, EntrySlot, Rules, close, existing, hints, identity, own_names, space,
+    CANNOT_SYNC, EntrySlot, Rules, backup, close, existing, hints, identity, own_names, space,
     sync_directory,
 };
 use crate::error::{Error, Kind, Result, Side};
@@ -46,12 +46,17 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
         identity::give(&temporary, entry, heir_of, rules)?;
         settle(&slot, &temporary.file, rules)?;
         temporary.refresh()?;
+        let replaced = old
+            .as_ref()
+            .filter(|old| !is_same(&slot, old, &temporary, rules));
+        let kept = backup::keep_old(&slot, replaced, rules)?;
         let renamed = temporary.renamed(|name| {
             let put = || rename(name, &slot, old.is_some(), rules);
             own_names::while_unused(&slot, put).unwrap_or(Ok(Renamed::Appeared))
         });
         match renamed? {
             Renamed::Done => {
+                kept.into_iter().for_each(backup::KeptOld::replaced);
                 temporary.committed();
                 if rules.fsync {
                     sync_directory(&slot.dir)?;
@@ -66,6 +71,13 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
     let message =
         "another process keeps creating and removing a file of this name; stop it and copy again";
     Err(Error::new(Kind::Write, Side::Dest, message).at(slot.path()))
+}
+
+/// True if no backup is needed, since the old version has the content of the new one. So a copy that
+/// is repeated does not replace the backup that the first one made.
+fn is_same(slot: &EntrySlot, old: &Stat, new: &Temporary, rules: &Rules) -> bool {
+    let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.stat.st_size;
+    rules.backup.is_some() && is_file && existing::same_as(slot, &new.file).unwrap_or(false)
 }
 
 /// For an error of the call that gives a complete file its name.

@@ -83,6 +83,28 @@ pub(super) fn content_of(dir: &Arc<Dir>, name: &OsStr, size: u64) -> io::Result<
     }
 }
 
+/// True if a regular file with the content of `other` exists there.
+pub(super) fn same_as(slot: &EntrySlot, other: &File) -> Result<bool> {
+    let Some((file, size)) = open(slot)? else {
+        return Ok(false);
+    };
+    let mut steps = (vec![0; STEP], vec![0; STEP]);
+    let mut offset = 0;
+    while offset < size {
+        let len = STEP.min(usize::try_from(size - offset).unwrap_or(STEP));
+        let (one, two) = (&mut steps.0[..len], &mut steps.1[..len]);
+        let read = file.read_exact_at(one, offset);
+        let read = read.and_then(|()| other.read_exact_at(two, offset));
+        match read {
+            Ok(()) if one == two => offset += len as u64,
+            Ok(()) => return Ok(false),
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(cause) => return Err(slot.unreadable(cause)),
+        }
+    }
+    Ok(true)
+}
+
 /// The BLAKE3 root hash of the regular file there, or None if there is none. Reads the whole file,
 /// so the caller compares sizes first.
 pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {

@@ -20,7 +20,7 @@ use super::attributes::{self, Marked};
 use super::own_names::random_name;
 use super::temporary::{Temporary, same_file};
 use super::{
-    EntrySlot, Placement, Rules, commit, existing, hints, own_names, space, sync_directory,
+    EntrySlot, Placement, Rules, backup, commit, existing, hints, own_names, space, sync_directory,
     times_of,
 };
 use crate::dir::may_leave;
@@ -69,7 +69,8 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
             let same = !rules.blind
                 && readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
                     .is_ok_and(|old| old.as_bytes() == text);
-            match slot.stat()? {
+            let old = slot.stat()?;
+            match &old {
                 // A link of an earlier run may not be durable yet.
                 _ if same && rules.no_clobber => {
                     make_durable(slot, rules)?;
@@ -78,11 +79,13 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
                 Some(_) if rules.no_clobber => {
                     return Err(existing::stays(slot, rules));
                 }
-                Some(old) => commit::may_replace(slot, &old)?,
+                Some(old) => commit::may_replace(slot, old)?,
                 None => {}
             }
             if !same {
+                let kept = backup::keep_old(slot, old.as_ref(), rules)?;
                 replace(slot, &dir, make).map_err(failed)?;
+                kept.into_iter().for_each(backup::KeptOld::replaced);
             }
         }
         Err(cause) => return Err(failed(cause.into())),
@@ -175,7 +178,10 @@ pub fn place_hard_link(
             Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
                 commit::may_replace(slot, &old)?;
-                replace(slot, &to, make)
+                let kept = backup::keep_old(slot, Some(&old), rules)?;
+                replace(slot, &to, make).map(|()| {
+                    kept.into_iter().for_each(backup::KeptOld::replaced);
+                })
             }
             None => replace(slot, &to, make),
         },

@@ -17,6 +17,8 @@
 //! [`place_symlink`], [`place_hard_link`]); [`Directory::finish`].
 
 mod attributes;
+mod backup;
+mod backup_place;
 mod basis;
 mod changed;
 mod commit;
@@ -64,7 +66,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, Timespec, Timestamps};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, statat, utimensat,
+};
 use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
@@ -72,6 +76,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{Keep, MetadataChanges, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, file_type};
 
+pub use self::backup::{BackupPart, Backups};
 pub use self::basis::Basis;
 pub use self::changed::{changes, changes_of_directory, status, status_of};
 pub use self::commit::check_place;
@@ -143,6 +148,8 @@ pub struct Rules {
     pub dry_run: bool,
     /// `--check`: a dry run that finds differences, also where a copy would be refused.
     pub check: bool,
+    /// `--backup`: what is replaced or deleted is kept there.
+    pub backup: Option<Arc<Backups>>,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,
@@ -231,6 +238,46 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
     let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));
     synced.map_err(|cause| slot.error(CANNOT_SYNC, cause))?;
     sync_directory(&slot.dir)
+}
+
+/// Changes the status of an existing entry, and nothing else: its time of change becomes that of now.
+///
+/// # Errors
+/// If that is not possible: the entry belongs to another user.
+pub fn change_status(slot: &EntrySlot) -> Result<()> {
+    let what = "is the copy of a file that is not removed at the source: it cannot be shown that the \
+                two are different files";
+    let changed = slot.dir.handle().and_then(|dir| {
+        let name = slot.name.as_os_str();
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let stat = statat(&*dir, name, flags)?;
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: stat.st_mtime,
+                tv_nsec: stat.st_mtime_nsec as _,
+            },
+        };
+        Ok(utimensat(&*dir, name, &times, flags)?)
+    });
+    changed.map_err(|cause| slot.error(what, cause))
+}
+
+/// Refuses a destination that keeps nothing: the source may not be removed.
+///
+/// # Errors
+/// `Kind::Usage` for a pipe or device.
+pub fn check_lasting(targets: &[RootTarget]) -> Result<()> {
+    for landing in targets.iter().map(|target| &target.landing) {
+        if landing.device().is_some() || matches!(landing, Landing::Exit(_)) {
+            let message = "is a device or pipe; --remove-source-files needs a copy in a file";
+            return Err(Error::new(Kind::Usage, Side::Dest, message).at(landing.path()));
+        }
+    }
+    Ok(())
 }
 
 /// Makes the names in `dir` durable.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, statx, unlinkat};
 use rustix::io::Errno;
 
-use super::{Directory, EntrySlot};
+use super::{BackupPart, Directory, EntrySlot, Rules, is_own_name};
 use crate::dir::DirReader;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
@@ -20,6 +20,8 @@ pub struct Remover<'a> {
     pub only_looks: bool,
     /// Device and inode of files and directories that are never removed.
     pub protected: &'a HashSet<(u64, u64)>,
+    /// What is removed gets a backup if these say so.
+    pub rules: &'a Rules,
     pub is_ending: &'a dyn Fn() -> bool,
     /// What is younger is not removed.
     pub began: Timestamp,
@@ -47,6 +49,8 @@ struct TreeLevel {
 /// What became of one entry.
 enum Removal {
     Removed,
+    /// It has a backup in the same directory.
+    BackedUp,
     /// Another process was faster.
     Gone,
     /// An error was reported, or it may not be removed.
@@ -66,6 +70,10 @@ impl Remover<'_> {
                     Removal::Removed => {
                         (self.removed)(&path);
                         lessen(&mut levels);
+                    }
+                    Removal::BackedUp => {
+                        (self.removed)(&path);
+                        leave(&mut levels);
                     }
                     Removal::Gone => {}
                     Removal::Left if levels.is_empty() => return false,
@@ -175,16 +183,38 @@ impl Remover<'_> {
         if self.protected.contains(&identity) {
             return Err(slot.refused("is not deleted: it is the source"));
         }
-        match self.only_counts {
-            true => Ok(Removal::Removed),
-            false if !(self.may_remove)() => Ok(Removal::Left),
-            false => unlink(slot),
+        let backup = self.rules.backup.as_ref();
+        if backup.is_some_and(|backup| backup.has_made(slot)) {
+            return Ok(Removal::Left);
+        }
+        // A backup has no backup.
+        let has_none =
+            |name: &[u8]| is_own_name(name) || backup.is_some_and(|backup| backup.is_backup(name));
+        let backup = backup.filter(|_| !has_none(slot.name.as_bytes()));
+        let removed = match backup {
+            Some(backup) if backup.are_beside() => Removal::BackedUp,
+            Some(_) | None => Removal::Removed,
+        };
+        if self.only_counts {
+            return Ok(removed);
+        }
+        if !(self.may_remove)() {
+            return Ok(Removal::Left);
+        }
+        match backup {
+            Some(backup) => backup.move_away(slot, &stat, self.rules).map(|()| removed),
+            None => unlink(slot),
         }
     }
 
     /// # Errors
     /// `Kind::Refused` for a directory that must stay.
     fn check_directory(&self, slot: &EntrySlot, identity: (u64, u64)) -> Result<()> {
+        let part = self.rules.backup.as_ref();
+        let part = part.map_or(BackupPart::None, |backup| backup.part(identity));
+        if part == BackupPart::Root {
+            return Err(slot.refused("is not deleted: it holds the backups"));
+        }
         if self.protected.contains(&identity) {
             let message = "is not deleted: it contains the source, or the place of an operand";
             return Err(slot.refused(message));
@@ -340,6 +370,7 @@ mod tests {
         let mut remover = Remover {
             only_counts,
             only_looks: false,
+            rules: &rules(),
             protected: &HashSet::new(),
             is_ending: &|| false,
             may_remove: &|| true,

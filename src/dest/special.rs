@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::attributes::{self, Marked};
 use super::own_names::{self, random_name};
-use super::{EntrySlot, Rules, existing, hints, sync_directory, times_of};
+use super::{EntrySlot, Rules, backup, existing, hints, sync_directory, times_of};
 use crate::error::{Error, Result, Side};
 use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -68,12 +68,13 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         Some(old) if !may_replace(old) => {
             return Err(slot.refused("is a directory, and a special file does not replace it"));
         }
-        _ => match make(slot, wanted, entry.rdev, old.is_some()) {
+        _ => match make(slot, wanted, entry.rdev, old.as_ref(), rules) {
             Ok(()) => {}
-            Err((Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL, FailedAt::Make)) => {
+            Err(MakeError::Node(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
                 return not_made();
             }
-            Err((cause, _)) => {
+            Err(MakeError::Backup(error)) => return Err(error),
+            Err(MakeError::Node(cause) | MakeError::Name(cause)) => {
                 return Err(hints::name_error(
                     slot,
                     "cannot create the special file",
@@ -98,39 +99,48 @@ fn may_replace(old: &Stat) -> bool {
 }
 
 /// Where it failed.
-enum FailedAt {
-    Make,
-    Name,
+enum MakeError {
+    Node(Errno),
+    Backup(Error),
+    Name(Errno),
 }
 
 fn make(
     slot: &EntrySlot,
     wanted: FileType,
     device: u64,
-    replaces: bool,
-) -> std::result::Result<(), (Errno, FailedAt)> {
+    old: Option<&Stat>,
+    rules: &Rules,
+) -> std::result::Result<(), MakeError> {
     let dir = slot.dir.handle();
     let dir = dir.map_err(|cause| {
         let cause = Errno::from_io_error(&cause).unwrap_or(Errno::IO);
-        (cause, FailedAt::Name)
+        MakeError::Name(cause)
     })?;
     let node = |name: &OsStr| {
         let mode = Mode::from_raw_mode(FIRST_MODE);
-        mknodat(&*dir, name, wanted, mode, device).map_err(|cause| (cause, FailedAt::Make))
+        mknodat(&*dir, name, wanted, mode, device).map_err(MakeError::Node)
     };
-    if !replaces {
+    if old.is_none() {
         return node(slot.name.as_os_str());
     }
     let temporary = random_name(slot);
     node(&temporary)?;
     let put = || renameat(&*dir, &temporary, &*dir, slot.name.as_os_str());
-    // A partial file took the name after it was seen to be free: then only this entry fails.
-    let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
+    let renamed = backup::keep_old(slot, old, rules)
+        .map_err(MakeError::Backup)
+        .and_then(|kept| {
+            // A partial file took the name after it was seen to be free: then only this entry fails.
+            let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
+            renamed.map_err(MakeError::Name)?;
+            kept.into_iter().for_each(backup::KeptOld::replaced);
+            Ok(())
+        });
     if renamed.is_err() {
         // The error of the rename is reported.
         let _ = unlinkat(&*dir, &temporary, AtFlags::empty());
     }
-    renamed.map_err(|cause| (cause, FailedAt::Name))
+    renamed
 }
 
 fn give_metadata(

@@ -41,6 +41,7 @@ pub(super) fn rules() -> Rules {
         drop_cache: false,
         dry_run: false,
         check: false,
+        backup: None,
         umask: 0o022,
     }
 }

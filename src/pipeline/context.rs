@@ -38,6 +38,8 @@ pub struct Context {
     pub tell: TellUser,
     pub failures: Arc<Failures>,
     pub deletions: Arc<Deletions>,
+    /// What is removed at the source.
+    pub removals: Arc<Deletions>,
     pub itemized: Arc<ItemizedList>,
     pub progress: Arc<Progress>,
     pub shutdown: Arc<Shutdown>,
@@ -55,6 +57,11 @@ impl Context {
     pub fn report_fault(&self, error: &Error, id: EntryId, parent: EntryId) {
         self.failures.add(error);
         self.say(Message::Fault(Fault::of(error, id, parent)));
+    }
+
+    /// True if files of the source are removed once their copies are on disk.
+    pub fn removes_sources(&self) -> bool {
+        self.options.mirror.removes_sources && !self.options.dry_run
     }
 
     pub fn is_ending(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What a copy has deleted at the destination (`--delete`), for the user.
+//! What a copy has deleted at the destination (`--delete`), or removed at the source, for the user.
 
 use parking_lot::Mutex;
 

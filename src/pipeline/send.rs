@@ -15,6 +15,7 @@ mod name_questions;
 pub mod pipe;
 pub mod plan;
 pub mod read;
+mod removal;
 pub mod report;
 pub mod scheduler;
 pub(super) mod sums;
@@ -134,6 +135,12 @@ impl Sender {
     /// Closes files and waits for changed files, until the copy ends.
     pub fn care(&self) {
         Care::new(&self.reader).run();
+    }
+
+    /// Removes files of the source whose copies are on disk, until the copy ends.
+    pub fn remove_sources(&self) {
+        // Fails only when the copy ends, which has its own cause.
+        let _ = removal::run(&self.report);
     }
 
     /// Runs a worker, which turns plans into frames until the copy ends.

@@ -26,6 +26,7 @@ use crate::session::{host, saved_settings};
 use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
+use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Tried};
 
@@ -37,6 +38,8 @@ pub struct ClientContext {
     pub failures: Arc<Failures>,
     /// What was deleted at the destination.
     pub deletions: Arc<Deletions>,
+    /// What was removed at the source.
+    pub removals: Arc<Deletions>,
     /// What changes there, for `--itemize-changes` and `--dry-run`.
     pub itemized: Arc<ItemizedList>,
     pub shutdown: Arc<Shutdown>,
@@ -69,12 +72,17 @@ impl ClientContext {
         );
         let deleting = reporter.clone();
         let deletions = Deletions::new(Box::new(move |path| deleting.deleted(path)));
+        let removing = reporter.clone();
+        let removals = Deletions::new(Box::new(move |path| {
+            removing.detail(&format!("removed {}", printable(path)));
+        }));
         let itemized = ItemizedList::new(reporter.clone(), progress.clone());
         ClientContext {
             progress,
             reporter,
             failures: Arc::new(failures),
             deletions: Arc::new(deletions),
+            removals: Arc::new(removals),
             itemized: Arc::new(itemized),
             shutdown: Arc::default(),
             digests: None,

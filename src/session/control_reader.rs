@@ -196,6 +196,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Extra(_)
         | Message::SourcePlaces(_)
         | Message::Deleted(_)
+        | Message::Durable(_)
+        | Message::SourcesRemoved(_)
         | Message::Itemized(_)
         | Message::SumUp(_)
         | Message::DirectorySums(_)

@@ -57,6 +57,10 @@ impl SendingEnd {
         let mut threads = Threads::of(&sender.context.shutdown);
         let caring = sender.clone();
         threads.start(move || caring.care());
+        if sender.context.removes_sources() {
+            let removing = sender.clone();
+            threads.start(move || removing.remove_sources());
+        }
         let planning = sender.clone();
         threads.start(move || {
             // Fails only when the copy ends, which has its own cause.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-use crate::dest::{Rules, SinkSpec, Spec, process_umask};
+use crate::dest::{Backups, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Root, Totals};
@@ -230,6 +230,7 @@ pub fn rules(request: &Request) -> Rules {
         drop_cache: request.options.drop_cache,
         dry_run: request.options.dry_run,
         check: request.options.check,
+        backup: request.options.backup.clone().map(Backups::new),
         umask: process_umask(),
     }
 }

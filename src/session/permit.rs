@@ -23,6 +23,8 @@ pub struct Permit {
     pub no_overwrite: bool,
     /// `--allow-delete`: `--delete` is allowed although the key is limited.
     pub deletes: bool,
+    /// `--allow-remove-source-files`: files may be removed at the source although the key is limited.
+    pub removes_sources: bool,
     /// `--allow-outside-links`: symbolic links may lead out of the directory.
     pub outside_links: bool,
     /// `--ports`: the server may listen on these. Without it, a limited key allows only an
@@ -90,6 +92,13 @@ impl Permit {
         let deletes = mirror.deletes && !open.role.sends() && !open.options.dry_run;
         if deletes && is_limited && !self.deletes {
             return refused("this key does not allow --delete: its line lacks --allow-delete");
+        }
+        let removes = open.options.mirror.removes_sources && open.role.sends();
+        if removes && is_limited && !self.removes_sources {
+            return refused(
+                "this key does not allow --remove-source-files: its line lacks \
+                 --allow-remove-source-files",
+            );
         }
         if open.options.follow_links && self.confine.is_some() {
             return refused("this key does not allow -L: it is confined to a directory");

@@ -235,9 +235,11 @@ impl Request {
             update,
             changes,
             mirror,
+            backup,
             ..
         } = &self.options;
-        *keep != usual || update.asks() || !changes.is_empty() || mirror.deletes
+        let deletes = mirror.deletes || mirror.removes_sources || backup.is_some();
+        *keep != usual || update.asks() || !changes.is_empty() || deletes
     }
 
     /// The message that says so.
@@ -247,6 +249,7 @@ impl Request {
             update: self.options.update,
             changes: (*self.options.changes).clone(),
             mirror: self.options.mirror,
+            backup: self.options.backup.clone(),
         };
         self.archives().then_some(Message::Archive(archive))
     }
@@ -299,6 +302,8 @@ pub struct Outcome {
     pub more_failures: u64,
     /// What was deleted at the destination.
     pub deleted: Deleted,
+    /// What was removed at the source.
+    pub removed: Deleted,
     /// Nothing was copied or deleted; the counts are those of what would be.
     pub dry_run: bool,
     /// `--check`: a dry run that compares the ends.

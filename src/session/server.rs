@@ -410,6 +410,7 @@ impl<'a> ServerCopy<'a> {
             tell: tell(),
             failures: Arc::new(Failures::silent(self.progress.clone())),
             deletions: Arc::default(),
+            removals: Arc::default(),
             itemized: Arc::default(),
             progress: self.progress.clone(),
             shutdown: self.shutdown.clone(),

@@ -14,6 +14,7 @@ pub mod pipe;
 pub mod pipe_origin;
 pub mod pipe_spec;
 pub mod read;
+mod removal;
 pub mod scan;
 pub mod walk;
 
@@ -27,6 +28,7 @@ pub use operand::{Lookup, NamedSource, expand};
 pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
+pub use removal::{CopiedFile, SourceRemover};
 pub use scan::scan;
 pub use walk::{EntryNumbers, Step, Walk, WalkOptions, root_id};
 

@@ -49,6 +49,8 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "would_send_bytes": counters.would_send_bytes,
         "deleted": outcome.deleted.count,
         "deleted_paths": outcome.deleted.paths,
+        "removed_sources": outcome.removed.count,
+        "removed_source_paths": outcome.removed.paths,
         "not_kept": {
             "owners": counters.not_kept.owners,
             "groups": counters.not_kept.groups,

@@ -61,6 +61,10 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
         };
         lines.push(format!("{what} {done} at the destination"));
     }
+    if outcome.removed.count > 0 {
+        let what = plural(outcome.removed.count, "file", "files");
+        lines.push(format!("{what} removed at the source"));
+    }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }
@@ -405,6 +409,7 @@ pub(super) mod tests {
             failures: Vec::new(),
             more_failures: 0,
             deleted: Default::default(),
+            removed: Default::default(),
             dry_run: false,
             check: false,
             counters: progress.snapshot(),

@@ -18,8 +18,8 @@ const COLUMNS: &str = "pack-columns";
 const SELECTS: &str = "selection-sides";
 
 /// The feature of an end that keeps what the client says besides content, compares existing files,
-/// and deletes what the source does not have.
-const ARCHIVES: &str = "archive-mirror";
+/// deletes what the source does not have, makes backups, and removes copied files at the source.
+const ARCHIVES: &str = "archive-backup";
 
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";

@@ -38,7 +38,7 @@ pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
 pub use mirror::{
     ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
-    OwnEntry, OwnEntryIs, OwnNames, SourcePlaces,
+    OwnEntry, OwnEntryIs, OwnNames, RemovedSources, SourcePlaces,
 };
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
@@ -153,6 +153,10 @@ messages! {
     44 => Differs(DifferingChunk),
     // Changes at the destination, for a client whose hello asks for them.
     43 => Itemized(ItemizedEntries),
+    // Entries whose copies are on disk, before they are acknowledged; and what the sender has removed
+    // of them at the source (`--remove-source-files`).
+    45 => Durable(NumberRanges),
+    46 => SourcesRemoved(RemovedSources),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -179,6 +179,14 @@ impl<'a> Exchange<'a> {
             | Message::EntryEnd(_)
             | Message::AllSent(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
+            Message::SourcesRemoved(mut message) => {
+                if !self.request.options.mirror.removes_sources {
+                    return Ok(RelayStep::OutOfPlace);
+                }
+                self.client.removals.add(&message.removed);
+                message.removed.paths.clear();
+                RelayStep::Pass(Message::SourcesRemoved(message))
+            }
             Message::Fault(fault) => {
                 self.told.set(true);
                 RelayStep::Pass(Message::Fault(self.failed(fault)))
@@ -277,6 +285,7 @@ impl<'a> Exchange<'a> {
             message @ (Message::SumUp(_)
             | Message::OwnNames(_)
             | Message::Ack(_)
+            | Message::Durable(_)
             | Message::Nack(_)
             | Message::Differs(_)
             | Message::Busy(_)

@@ -41,6 +41,7 @@ struct Pending {
     chunks: RangeSet,
     entries: RangeSet,
     failed: RangeSet,
+    durable: RangeSet,
 }
 
 impl Acks {
@@ -60,6 +61,11 @@ impl Acks {
         self.add(|pending| &mut pending.entries, entry);
     }
 
+    /// The entry is durable. Call this before [`entry`](Acks::entry).
+    pub fn durable(&self, entry: EntryId) {
+        self.add(|pending| &mut pending.durable, entry);
+    }
+
     /// The entry failed along with its directory, which a `Fault` has reported.
     pub fn failed(&self, entry: EntryId) {
         self.add(|pending| &mut pending.failed, entry);
@@ -75,16 +81,20 @@ impl Acks {
         self.news.notify_one();
     }
 
-    /// All pending acknowledgements as a message; None if there are none.
-    pub fn take(&self) -> Option<Message> {
+    /// All pending acknowledgements as messages, in this order; None if there are none.
+    pub fn take(&self) -> [Option<Message>; 2] {
         let mut pending = self.pending.lock();
+        let durable = drain(&mut pending.durable);
         let ack = Ack {
             chunks: drain(&mut pending.chunks),
             entries: drain(&mut pending.entries),
             failed: drain(&mut pending.failed),
         };
         drop(pending);
-        (ack != Ack::default()).then_some(Message::Ack(ack))
+        [
+            (!durable.is_empty()).then_some(Message::Durable(durable)),
+            (ack != Ack::default()).then_some(Message::Ack(ack)),
+        ]
     }
 
     /// Everything is in place. The sender gets this message after the pending acknowledgements.
@@ -104,10 +114,10 @@ impl Acks {
         loop {
             self.news.notified().await;
             let finished = self.finished.load(Acquire);
-            if let Some(message) = self.take()
-                && control.send(message).await.is_err()
-            {
-                return;
+            for message in self.take().into_iter().flatten() {
+                if control.send(message).await.is_err() {
+                    return;
+                }
             }
             let now = began.elapsed();
             if finished || now >= due {

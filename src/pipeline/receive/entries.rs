@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+
 use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
 use super::journal_sync::JournalSync;
@@ -26,7 +28,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
-use crate::wire::message::{DirectoryNames, ExtraEntries, Message, SourcePlaces};
+use crate::wire::message::{DirectoryNames, ExtraEntries, Message, RemovedSources, SourcePlaces};
 
 pub struct Entries {
     pub report: Report,
@@ -45,6 +47,32 @@ pub struct Entries {
     journal_sync: JournalSync,
     pub(super) mirror: Mirroring,
     pub(super) moved: MovedFiles,
+    removal: RemovalSteps,
+}
+
+/// With `--remove-source-files`, the copy is over after both of these.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RemovalStep {
+    /// Everything is in place.
+    Placed,
+    /// The sender has removed its files.
+    Removed,
+}
+
+/// Which of them are over.
+#[derive(Default)]
+struct RemovalSteps(Mutex<Vec<RemovalStep>>);
+
+impl RemovalSteps {
+    /// Notes a step. True once, when nothing is left.
+    fn is_over(&self, step: RemovalStep, entries: &Entries) -> bool {
+        let mut steps = self.0.lock();
+        if steps.contains(&step) {
+            return false;
+        }
+        steps.push(step);
+        steps.len() == 2 || !entries.context().removes_sources()
+    }
 }
 
 impl Entries {
@@ -63,6 +91,7 @@ impl Entries {
             journal_sync: JournalSync::default(),
             mirror,
             moved: MovedFiles::default(),
+            removal: RemovalSteps::default(),
         }
     }
 
@@ -171,6 +200,10 @@ impl Entries {
         let IncomingFile { entry, slot, .. } = file;
         self.context().progress.add_unchanged(entry.size);
         self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
+        // What `--no-clobber` leaves alone stays at both ends.
+        if !self.rules.no_clobber {
+            self.found_durable(entry.id, &slot);
+        }
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }
@@ -219,6 +252,9 @@ impl Entries {
     /// `Kind::Refused`, or the error of a look at the directory.
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
+        if let Some(backup) = &self.rules.backup {
+            backup.note(slot);
+        }
         let claim = || self.table().claim_name(entry.id, entry.parent, &slot.name);
         let mut claimed = claim();
         if claimed == NameClaim::Ask {
@@ -303,6 +339,7 @@ impl Entries {
         context.progress.add_resumed_files(1);
         context.progress.add_files(1);
         self.remember_linked(&entry, &slot, existing);
+        self.found_durable(entry.id, &slot);
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }
@@ -352,7 +389,7 @@ impl Entries {
         if table.take_done() {
             drop(table);
             self.report.itemizer.flush(self.context());
-            if self.mirror.begin(&self.report) {
+            if self.mirror.begin(&self.report) && self.removal.is_over(RemovalStep::Placed, self) {
                 self.complete();
             }
         } else if table.is_stuck() {
@@ -396,6 +433,36 @@ impl Entries {
     /// Handles an answer about names that only the destination has.
     pub fn take_extra(&self, answer: ExtraEntries) {
         if self.mirror.answered(&self.report, answer) {
+            self.complete();
+        }
+    }
+
+    /// This link to a copy is on disk: the sender may remove the source.
+    pub(super) fn link_durable(&self, id: EntryId) {
+        if self.context().removes_sources() {
+            self.report.acks.durable(id);
+        }
+    }
+
+    /// The same for any other entry, which may have existed before. Its status is changed, so that the
+    /// sender sees if it is the source itself.
+    pub(super) fn found_durable(&self, id: EntryId, slot: &EntrySlot) {
+        if !self.context().removes_sources() {
+            return;
+        }
+        match dest::change_status(slot) {
+            Ok(()) => self.report.acks.durable(id),
+            Err(error) => self.context().report_fault(&error, 0, 0),
+        }
+    }
+
+    /// Takes the sender's report of what it has removed at the source.
+    pub fn take_removed(&self, message: &RemovedSources) {
+        if !self.context().removes_sources() {
+            return self.report.breach("a removal that it was not asked for");
+        }
+        self.context().removals.add(&message.removed);
+        if message.is_last && self.removal.is_over(RemovalStep::Removed, self) {
             self.complete();
         }
     }

@@ -101,6 +101,7 @@ impl EntryWriter<'_> {
             Message::Names(names) => self.entries().take_names(names),
             Message::SourcePlaces(places) => self.entries().take_source_places(places),
             Message::Extra(answer) => self.entries().take_extra(answer),
+            Message::SourcesRemoved(message) => self.entries().take_removed(&message),
             Message::AllSent(all) => self.all_sent(&all),
             _ => self.breach("an unexpected type"),
         }
@@ -375,6 +376,9 @@ impl EntryWriter<'_> {
                 let placed = item.and_then(|item| {
                     // With `--no-clobber` the existing entry may stay.
                     let is_new = place()? == Placement::Copied;
+                    if is_new {
+                        entries.link_durable(entry.id);
+                    }
                     Ok(item.filter(|_| is_new))
                 });
                 self.link_placed(&entry, placed);
@@ -410,10 +414,16 @@ impl EntryWriter<'_> {
         let placed = item.and_then(|item| match entry.kind {
             // False if it could not be made, which is counted.
             EntryKind::Special(_) => {
-                dest::place_special(slot, entry, rules).map(|is_made| item.filter(|_| is_made))
+                dest::place_special(slot, entry, rules).map(|is_made| (item, is_made))
             }
             _ => dest::place_symlink(slot, entry, rules)
-                .map(|placed| item.filter(|_| placed == Placement::Copied)),
+                .map(|placed| (item, placed == Placement::Copied)),
+        });
+        let placed = placed.map(|(item, is_made)| {
+            if is_made {
+                self.entries().found_durable(entry.id, slot);
+            }
+            item.filter(|_| is_made)
         });
         self.link_placed(entry, placed);
     }
@@ -639,6 +649,14 @@ impl EntryWriter<'_> {
                 },
                 false => Some(Directory::make(slot)?),
             };
+            if self.context().removes_sources() {
+                // Its files are on disk only if its name is.
+                dest::make_durable(slot)?;
+            }
+            let backup = entries.rules.backup.as_ref();
+            if let (Some(backup), Some(directory)) = (backup, &directory) {
+                backup.check_directory(slot, directory.dir())?;
+            }
             Ok((directory, old.flatten()))
         });
         let made = match found {

@@ -80,6 +80,15 @@ impl Files {
                     self.entries
                         .remember_linked(&file.entry, slot, existing.as_ref());
                 }
+                let is_copied = match &file.output {
+                    // An earlier session has put it there.
+                    FileOutput::Compared { known, .. } => known.is_some(),
+                    FileOutput::Partial(_) => true,
+                    FileOutput::Pipe(..) => false,
+                };
+                if let Some(slot) = file.slot().filter(|_| is_copied) {
+                    self.entries.found_durable(file.entry.id, slot);
+                }
                 let digest = || digest.unwrap_or_default();
                 self.entries
                     .file_placed(&file.entry, file.listed.as_ref(), digest);
@@ -196,6 +205,10 @@ impl Files {
             partial.end_at(length)?;
         }
         let (existing, stays) = partial.commit()?;
+        if let Some(slot) = file.slot().filter(|_| stays && self.entries.rules.fsync) {
+            // The run that copied it may not have made it durable.
+            dest::make_durable(slot)?;
+        }
         if stays && self.entries.rules.update.unchanged_by == UnchangedBy::Content {
             let inode = (existing.dev, existing.ino);
             self.entries
@@ -229,6 +242,9 @@ impl Files {
         root: Option<Digest>,
     ) -> Result<Option<Digest>> {
         if let Some(known) = known {
+            if self.entries.rules.fsync {
+                dest::make_durable(slot)?;
+            }
             return match root == Some(known) {
                 true => Ok(root),
                 false => Err(file.changed()),

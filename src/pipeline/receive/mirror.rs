@@ -194,7 +194,8 @@ impl Mirroring {
             (self.tell)(line);
             return true;
         }
-        let mut work = MirrorWork::new(noted.directories, noted.roots, self.began);
+        let rules = self.rules.clone();
+        let mut work = MirrorWork::new(noted.directories, noted.roots, self.began, rules);
         work.protected = noted.protected;
         work.keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
         work.fsync = self.rules.fsync;

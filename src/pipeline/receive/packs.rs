@@ -167,6 +167,9 @@ impl PackPlacer {
                 }
                 self.entries
                     .remember_linked(entry, &slot, existing.as_ref());
+                if existing.is_some() {
+                    self.entries.found_durable(entry.id, &slot);
+                }
                 self.entries.file_placed(entry, listed.as_ref(), || digest);
             }
             Err(error) => self.entries.fail(entry.id, entry.parent, &error),

@@ -65,6 +65,13 @@ impl Entries {
                 dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
             }
         };
+        if let (Some(backup), To::Path(spec)) = (&self.rules.backup, &destination.to) {
+            let is_directory = roots.roots.first().is_some_and(|root| root.is_directory);
+            backup.land(spec, &targets, is_directory, handles)?;
+        }
+        if self.context().options.mirror.removes_sources {
+            dest::check_lasting(&targets)?;
+        }
         self.itemize_roots(&targets)?;
         if !self.rules.dry_run {
             self.open_journal(destination, &roots.roots, &targets, handles)?;

@@ -161,6 +161,11 @@ impl OwnSums {
         let key = self.key;
         let mut add = |entry: &Entry| {
             there.entries += 1;
+            // The name is noted when the entry is announced.
+            let backup = rules.backup.as_ref();
+            if backup.is_some_and(|backup| backup.is_backup(entry.name.as_bytes())) {
+                return;
+            }
             if there.short.len() >= ENTRIES_MAX {
                 return;
             }

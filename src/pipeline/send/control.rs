@@ -128,6 +128,15 @@ impl SendControl {
             }
             Message::Missing(missing) => self.missing(&missing)?,
             Message::Ack(ack) => self.acknowledged(&ack)?,
+            Message::Durable(entries) if self.context.removes_sources() => {
+                for span in entries.iter() {
+                    let possible = 0 < span.start && span.start < span.end;
+                    if !possible || !self.scheduler.is_met(span.end - 1) {
+                        return Err(UnexpectedMessage("a copy of an unknown entry"));
+                    }
+                    self.scheduler.durable(span.start..span.end);
+                }
+            }
             Message::Nack(chunks) => chunks
                 .into_iter()
                 .for_each(|chunk| self.scheduler.nacked(chunk)),
@@ -235,6 +244,7 @@ impl SendControl {
         {
             let digest = (digest != NONE).then_some(digest);
             if let Some(held) = self.scheduler.hold(want.entry, end, digest) {
+                self.sent(want.entry);
                 if let Some(share) = &self.share {
                     share.skip(CacheKey::of(&held));
                 }
@@ -273,6 +283,7 @@ impl SendControl {
             return;
         };
         if left == LeftAs::Unchanged {
+            self.sent(entry);
             self.context.progress.add_unchanged(found.size);
         }
         if let Some(share) = &self.share {
@@ -493,6 +504,13 @@ impl SendControl {
             list.remember(&file.found.entry, &root);
         }
         self.scheduler.discard(Discarded::File(file));
+    }
+
+    /// The receiver has the entry.
+    fn sent(&self, entry: EntryId) {
+        if self.context.removes_sources() {
+            self.scheduler.sent(entry);
+        }
     }
 
     /// Drops an entry. Another thread closes its file.

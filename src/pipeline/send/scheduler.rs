@@ -14,11 +14,13 @@ mod in_flight;
 mod kept;
 mod open_files;
 mod ready;
+mod removable;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use announced::AnnouncedEntries;
 pub use announced::UNSETTLED_ENTRIES_MAX;
@@ -30,6 +32,8 @@ pub use kept::Sum;
 use open_files::OpenFiles;
 pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unanswered};
 use ready::{NextStep, NextTerms, ReadyChunks};
+use removable::RemovableFiles;
+pub use removable::Removals;
 
 use super::plan::{NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
@@ -61,6 +65,7 @@ struct SchedulerState {
     files: OpenFiles,
     asked: AskedFiles,
     entries: AnnouncedEntries,
+    removable: RemovableFiles,
     /// The walk is over, and nothing more will be planned.
     planned: bool,
     /// How small files are sent; None until the receiver says where everything lands.
@@ -368,6 +373,7 @@ impl Scheduler {
             let Some(mut plan) = state.chunks.settle_first(&mut chunks) else {
                 break;
             };
+            state.were_sent(&plan);
             drop(state);
             each(&plan);
             // The worker that took the plan may still use it.
@@ -487,6 +493,19 @@ impl SchedulerState {
             // It may have failed at the receiver in the meantime.
             if let Some((found, listed)) = kept.or_else(held) {
                 self.ready.gather(PackMember::new(found, listed));
+            }
+        }
+    }
+
+    /// A chunk is in place: its small files were sent.
+    fn were_sent(&mut self, plan: &Plan) {
+        if self.removable.is_empty() {
+            return;
+        }
+        for member in plan.what.members() {
+            let id = member.found.entry.id;
+            if !member.failed.load(Relaxed) && !self.entries.has_failed(id) {
+                self.removable.sent(id);
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -15,7 +16,7 @@ use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
 use crate::dir::Dir;
-use crate::error::{Error, Side};
+use crate::error::{Error, Kind, Side};
 use crate::keep::{NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
 use crate::mirror::NAME_SUMS_MAX;
@@ -24,7 +25,8 @@ use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
 use crate::source::{
-    Changes, EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young, root_id,
+    Changes, CopiedFile, EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young,
+    root_id,
 };
 use crate::threads;
 use crate::wire::message::{
@@ -345,15 +347,22 @@ impl SourceWalk<'_> {
         }
         let listed = self.place_in_list(&found);
         self.in_links &= matches!(found.entry.kind, EntryKind::HardLink(_));
+        let removes = self.sender.context.removes_sources();
         match &found.entry.kind {
+            EntryKind::Pipe if removes => self.refuse_removal(&found),
             EntryKind::Pipe => self.pipe(found, listed),
+            EntryKind::File if removes && (found.entry.is_device() || self.is_unsized(&found)) => {
+                self.refuse_removal(&found)
+            }
             EntryKind::File if self.is_unsized(&found) => self.unsized_file(found, listed),
             EntryKind::File if found.entry.size <= SMALL_FILE_MAX && !found.entry.is_device() => {
                 self.small_file(found, listed)
             }
             EntryKind::File => self.big_file(found, listed),
             EntryKind::HardLink(_) => self.link(found, listed),
-            EntryKind::Directory | EntryKind::Symlink(_) | EntryKind::Special(_) => {
+            EntryKind::Directory => self.announce(found.entry),
+            EntryKind::Symlink(_) | EntryKind::Special(_) => {
+                self.will_remove(&found, true);
                 self.announce(found.entry)
             }
         }
@@ -370,6 +379,7 @@ impl SourceWalk<'_> {
                 return Ok(());
             }
         };
+        self.will_remove(source.found(), false);
         let entry = source.found().entry.clone();
         self.sender
             .scheduler
@@ -378,6 +388,29 @@ impl SourceWalk<'_> {
             .scheduler
             .announcing(std::slice::from_ref(&entry));
         self.sender.report.say_or_end(Message::Entries(vec![entry]))
+    }
+
+    /// Notes a file that is removed when its copy is durable. A file that was changed just now is read
+    /// when a later change shows in its times. `is_sent`: the announcement is all that is sent.
+    fn will_remove(&self, found: &FoundFile, is_sent: bool) {
+        if self.sender.context.removes_sources() {
+            let file = CopiedFile::of(found);
+            match file.too_young_ns() {
+                0 => {}
+                wait => std::thread::sleep(Duration::from_nanos(wait)),
+            }
+            let scheduler = &self.sender.scheduler;
+            scheduler.will_remove(found.entry.id, file, is_sent);
+        }
+    }
+
+    /// Fails a source that is not removed, since nothing shows whether it changed.
+    fn refuse_removal(&self, found: &FoundFile) -> Result<(), Ended> {
+        let message = "is a device or pipe, or made up by the kernel, and --remove-source-files removes \
+                       regular files only";
+        let error = Error::new(Kind::Refused, Side::Source, message).at(found.path());
+        self.sender.report.fail(found, error);
+        Ok(())
     }
 
     fn pipe(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
@@ -468,6 +501,7 @@ impl SourceWalk<'_> {
         }
         let first = known.unwrap_or(first);
         found.entry.kind = EntryKind::HardLink(first);
+        self.will_remove(&found, true);
         if let (Some(list), Some(listed)) = (&self.sender.context.digests, listed) {
             list.add_link(&found.entry, first, listed);
         }
@@ -562,6 +596,7 @@ impl SourceWalk<'_> {
     }
 
     fn small_file(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
+        self.will_remove(&found, false);
         let member = PackMember::new(found, listed);
         self.see_landed()?;
         match self.small.landed {

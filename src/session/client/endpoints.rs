@@ -213,6 +213,7 @@ impl Client<'_> {
             tell: self.client.tell(),
             failures: self.client.failures.clone(),
             deletions: self.client.deletions.clone(),
+            removals: self.client.removals.clone(),
             itemized: self.client.itemized.clone(),
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),

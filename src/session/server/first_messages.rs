@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::io::AsyncRead;
 
+use crate::backup::BackupPlace;
 use crate::control::Incoming;
 use crate::error::{Error, Result};
 use crate::keep::Keep;
@@ -63,12 +64,16 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
             update,
             changes,
             mirror,
+            backup,
         } = archive;
         if !changes.is_within_limits() {
             return Err(breach("more changes of modes than allowed"));
         }
         (open.options.keep, open.options.update) = (keep, update);
-        open.options.mirror = mirror;
+        if let Some(Err(why)) = backup.as_ref().map(BackupPlace::check) {
+            return Err(Error::usage(why.to_string()));
+        }
+        (open.options.mirror, open.options.backup) = (mirror, backup);
         open.options.changes = Arc::new(changes);
     }
     Ok((open, secret))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::control::Outgoing;
-use crate::dest::{self, Rules, SinkSpec, Spec, process_umask};
+use crate::dest::{self, Backups, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
 use crate::manifest::Totals;
@@ -189,6 +189,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         drop_cache: open.options.drop_cache,
         dry_run: open.options.dry_run,
         check: open.options.check,
+        backup: open.options.backup.clone().map(Backups::new),
         umask: process_umask(),
     }
 }

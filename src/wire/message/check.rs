@@ -24,12 +24,13 @@ const MEDIUM: u32 = 1 << 20;
 /// Most bytes of a body of type `number`.
 pub(super) fn body_max(number: u16) -> u32 {
     match number {
-        // Open, Roots, Landed, Ack, AllSent, Relay.
-        1 | 5 | 6 | 10 | 13 | 21 => MESSAGE_MAX,
+        // Open, Roots, Landed, Ack, AllSent, Relay, Durable.
+        1 | 5 | 6 | 10 | 13 | 21 | 45 => MESSAGE_MAX,
         // Want: one file's ranges take up to 3.4 MB.
         8 => MESSAGE_MAX / 2,
-        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames, Itemized.
-        7 | 19 | 20 | 22 | 23 | 30 | 33 | 39 | 40 | 43 => MEDIUM,
+        // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames, Itemized,
+        // SourcesRemoved.
+        7 | 19 | 20 | 22 | 23 | 30 | 33 | 39 | 40 | 43 | 46 => MEDIUM,
         n if n & OPTIONAL != 0 => MESSAGE_MAX,
         _ => SMALL,
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
+use crate::backup::BackupPlace;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
@@ -96,6 +97,9 @@ pub struct CopyOptions {
     /// What is deleted. Sent in the same message.
     #[serde(skip)]
     pub mirror: Mirror,
+    /// `--backup`: where old versions go. Sent in the same message.
+    #[serde(skip)]
+    pub backup: Option<BackupPlace>,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
@@ -191,6 +195,7 @@ pub struct Archive {
     pub update: Update,
     pub changes: MetadataChanges,
     pub mirror: Mirror,
+    pub backup: Option<BackupPlace>,
 }
 
 /// Most sessions of one command.

@@ -80,6 +80,15 @@ pub enum OwnEntryIs {
     AllExtra,
 }
 
+/// Files that the sender has removed at the source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedSources {
+    /// With the paths as the user would write them.
+    pub removed: DeletedEntries,
+    /// No more are removed.
+    pub is_last: bool,
+}
+
 /// Deleted entries, for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletedEntries {

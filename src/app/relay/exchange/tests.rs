@@ -57,6 +57,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
     let client = ClientContext {
         deletions: Arc::default(),
+        removals: Arc::default(),
         itemized: Arc::default(),
         strict: false,
         dry_run: false,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rustix::fs::{FileType, Stat, Timespec, Timestamps, fstat, fsync, futimens};
 
 use super::super::report::Report;
-use crate::dest::{self, Directory, EntrySlot, Remover, is_own_name};
+use crate::dest::{self, BackupPart, Directory, EntrySlot, Remover, Rules, is_own_name};
 use crate::dir::{Dir, DirReader, ReadName};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{EntryId, Name, Timestamp, file_type};
@@ -138,6 +138,7 @@ pub(super) struct MirrorWork {
     pub entries: u64,
     /// What is younger stays.
     began: Timestamp,
+    rules: Rules,
     /// The sender could not read all of the source.
     is_incomplete: bool,
     /// Most entries to delete.
@@ -181,6 +182,7 @@ impl MirrorWork {
         places: Vec<NotedDirectory>,
         roots: HashMap<EntryId, Arc<Dir>>,
         began: Timestamp,
+        rules: Rules,
     ) -> MirrorWork {
         MirrorWork {
             only_counts: false,
@@ -200,6 +202,7 @@ impl MirrorWork {
             fsync: false,
             entries: 0,
             began,
+            rules,
             is_incomplete: false,
             limit: None,
             was_limited: false,
@@ -297,7 +300,7 @@ impl MirrorWork {
             fsync: self.fsync,
             entries: self.entries,
             left_out: self.left_out,
-            ..MirrorWork::new(places, roots, self.began)
+            ..MirrorWork::new(places, roots, self.began, self.rules.clone())
         };
         true
     }
@@ -359,6 +362,15 @@ impl MirrorWork {
                 self.reading = None;
                 continue;
             };
+            let is_kept = self.rules.backup.as_ref().is_some_and(|backup| {
+                !report.context.options.mirror.deletes_excluded && backup.is_backup(&found.name)
+            });
+            if is_kept {
+                if let Some(extra) = place.extra {
+                    self.extra[extra].holds = true;
+                }
+                continue;
+            }
             if let Some((name, is_directory)) = candidate(place, found) {
                 bytes += name.as_bytes().len() + size_of::<OwnEntry>();
                 question.entries.push(OwnEntry {
@@ -454,6 +466,7 @@ impl MirrorWork {
             is_directory,
         } = asked;
         let slot = EntrySlot::new(place.dir().clone(), name.clone());
+        let is = self.with_backups(report, &slot, *is_directory, is);
         if is == OwnEntryIs::Kept {
             return self.holds(place.extra);
         }
@@ -473,8 +486,12 @@ impl MirrorWork {
             place.is_less.fetch_or(deleted > 0, Relaxed);
             let top = u64::from(place.extra.is_none() && all);
             self.nested += deleted.saturating_sub(top);
+            let has_backup = self.rules.backup.as_ref();
+            let has_backup = has_backup.is_some_and(|backup| backup.are_beside());
             if !all {
                 self.was_limited |= self.is_at_limit();
+            }
+            if !all || has_backup {
                 self.holds(place.extra);
             }
             return;
@@ -493,6 +510,39 @@ impl MirrorWork {
                     report.context.report_fault(&error, 0, 0);
                 }
             }
+        }
+    }
+
+    /// What is done to an entry that the source does not have, given the backups.
+    fn with_backups(
+        &self,
+        report: &Report,
+        slot: &EntrySlot,
+        is_directory: bool,
+        is: OwnEntryIs,
+    ) -> OwnEntryIs {
+        let Some(backup) = self.rules.backup.as_ref().filter(|_| is_directory) else {
+            return is;
+        };
+        // If it is extra, its entries are looked at one by one.
+        let asks = match is {
+            OwnEntryIs::AllExtra => OwnEntryIs::Extra,
+            is => is,
+        };
+        if backup.are_beside() {
+            // Its entries may be backups, which stay.
+            return match report.context.options.mirror.deletes_excluded {
+                true => is,
+                false => asks,
+            };
+        }
+        let there = dest::existing(slot).ok().flatten();
+        match there.map(|there| backup.part((there.dev, there.ino))) {
+            Some(BackupPart::Root) => OwnEntryIs::Kept,
+            // It was made for the backups.
+            Some(BackupPart::Above) if dest::is_born_since(slot, self.began) => OwnEntryIs::Kept,
+            Some(BackupPart::Above) => asks,
+            Some(BackupPart::None) | None => is,
         }
     }
 
@@ -571,7 +621,7 @@ impl MirrorWork {
 
     fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
         let context = &report.context;
-        let protected = take(&mut self.protected);
+        let (protected, rules) = (take(&mut self.protected), self.rules.clone());
         let (only_counts, only_looks) = (self.only_counts, self.only_looks);
         let (limit, began) = (self.limit, self.began);
         let deleted = Cell::new(self.deleted.get());
@@ -579,6 +629,7 @@ impl MirrorWork {
             let mut remover = Remover {
                 only_counts: only_counts || only_looks,
                 only_looks,
+                rules: &rules,
                 protected: &protected,
                 is_ending: &|| context.is_ending(),
                 began,

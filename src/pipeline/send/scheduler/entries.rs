@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::kept::Sum;
 use super::open_files::{Chores, Discarded, EntryAtClose, NotHad, Requested, Unanswered};
+use super::removable::Removals;
 use super::{Ended, Scheduler, SchedulerState};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
-use crate::source::{FoundFile, SourceFile};
+use crate::source::{CopiedFile, FoundFile, SourceFile};
 
 /// A file that the receiver leaves as it is.
 pub struct LeftFile {
@@ -46,7 +47,9 @@ impl Scheduler {
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
         let has_room = |state: &SchedulerState| {
-            state.entries.has_room(entry, state.asked.kept_count()) && state.asked.has_room()
+            state.entries.has_room(entry, state.asked.kept_count())
+                && state.asked.has_room()
+                && state.removable.has_room()
         };
         let mut state = self.state.lock();
         state.entries.meet(entry);
@@ -98,9 +101,11 @@ impl Scheduler {
         listed: Option<ListedPath>,
     ) -> Option<u64> {
         let mut state = self.state.lock();
+        let copied = CopiedFile::of(source.found());
         if !state.files.announce_again(entry, source, listed) {
             return None;
         }
+        state.removable.refresh(entry, copied);
         state.forget(entry);
         let first = state.chunks.next_number();
         drop(state);
@@ -323,6 +328,9 @@ impl Scheduler {
         let mut state = self.state.lock();
         unused.for_each(|range| state.entries.skip(range));
         state.planned = true;
+        drop(state);
+        // The thread that removes files may be done.
+        self.changed.wake_all();
     }
 
     /// True if the walk is over, every chunk is acknowledged, and every entry is in place or
@@ -335,13 +343,51 @@ impl Scheduler {
     /// Records that these entries are in place or failed.
     pub fn settle_entries(&self, entries: Range<EntryId>) -> Settled {
         let mut state = self.state.lock();
-        state.entries.settle(entries.clone());
+        let SchedulerState {
+            entries: announced,
+            removable,
+            ..
+        } = &mut *state;
+        announced.settle(entries.clone());
+        removable.settle(entries.clone(), |id| announced.has_failed(id));
         let kept = state.asked.settle(entries.clone());
         let open = state.files.within(entries.clone());
         let open = open.chain(state.asked.asked_within(entries)).collect();
         drop(state);
         self.wake();
         Settled { open, kept }
+    }
+
+    /// Adds a file that is removed when its copy is durable (`--remove-source-files`). `is_sent`: the
+    /// announcement is all that is sent.
+    pub fn will_remove(&self, entry: EntryId, file: CopiedFile, is_sent: bool) {
+        self.state.lock().removable.add(entry, file, is_sent);
+    }
+
+    /// Records that the receiver has these entries durably, and will say that they are in place.
+    pub fn durable(&self, entries: Range<EntryId>) {
+        self.state.lock().removable.durable(entries);
+    }
+
+    /// Records that all of an entry was sent, or that the receiver has it.
+    pub fn sent(&self, entry: EntryId) {
+        self.state.lock().removable.sent(entry);
+        self.changed.wake_all();
+    }
+
+    /// Waits for files of the source to remove.
+    pub fn next_removals(&self) -> Result<Removals, Ended> {
+        let is_done = |state: &SchedulerState| {
+            state.planned && state.is_idle() && state.entries.are_all_settled()
+        };
+        let mut state =
+            self.wait_until(|state| state.removable.has_some(state.planned) || is_done(state))?;
+        let (is_planned, is_done) = (state.planned, is_done(&state));
+        let removals = state.removable.take(is_planned, is_done);
+        drop(state);
+        // The walk may have room.
+        self.changed.wake_all();
+        Ok(removals)
     }
 
     /// Records a failed entry, for its pack and for its hard links.
@@ -376,6 +422,10 @@ impl Scheduler {
                 EntryAtClose::Skipped { size }
             }
         };
+        // Under one lock, or for a moment it would seem that not all of it was sent.
+        if closed.is_whole() {
+            state.removable.sent(entry);
+        }
         drop(state);
         self.wake();
         Some(closed)

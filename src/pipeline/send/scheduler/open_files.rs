@@ -63,6 +63,20 @@ pub enum EntryAtClose {
     Held(Box<ResumedFile>),
 }
 
+impl EntryAtClose {
+    /// True if all of it was sent and is in place, or if the receiver said that it has it.
+    pub(super) fn is_whole(&self) -> bool {
+        match self {
+            EntryAtClose::Sending(file) => {
+                let there = file.coverage.had() + file.coverage.placed();
+                file.digest_only || there >= file.found.entry.size
+            }
+            EntryAtClose::Skipped { .. } | EntryAtClose::Held(_) => true,
+            EntryAtClose::Announced(_) | EntryAtClose::Pipe(_) => false,
+        }
+    }
+}
+
 /// A file that nobody reads any more. Dropping it closes the file.
 pub enum Discarded {
     File(Arc<SendFile>),

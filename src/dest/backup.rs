@@ -1,0 +1,512 @@
+//! Backups (`--backup`): the old version of a file gets another name before a new version replaces
+//! it, or before it is deleted.
+//!
+//! Promises:
+//! - The old version keeps its final name until the new one takes it, except on a file system
+//!   without hard links.
+//! - If no backup can be made, the old version stays, and the entry fails.
+//! - An existing backup is replaced in one step, but never a directory.
+//!
+//! A backup on another file system is a copy. A file that is written in place has none: after an
+//! interruption, it would be the half-written version.
+
+mod copy;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, FileType, Mode, RenameFlags, Stat, linkat, mkdirat, readlinkat, renameat,
+    renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use self::copy::failed;
+use super::own_names::random_name;
+use super::temporary::same_file;
+use super::{EntrySlot, Rules, sync_directory};
+use crate::backup::BackupPlace;
+use crate::dir::{Dir, is_reserved, may_leave};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{NAME_MAX, Name, file_type};
+
+/// Most names of this copy that look like those of backups; beyond this no backup is made beside its
+/// file.
+const TAKEN_MAX: usize = 1 << 18;
+
+/// Most backups beside their files; beyond this no more are made.
+const MADE_MAX: usize = 1 << 20;
+
+/// Most directories above a backup directory that are looked at.
+const ABOVE_MAX: usize = 1024;
+
+/// The mode of a directory below the backup directory, until it gets that of its model.
+const FIRST_MODE: u32 = 0o700;
+
+/// Where this copy makes its backups, and which it must not make.
+pub struct Backups {
+    place: BackupPlace,
+    state: Mutex<BackupState>,
+}
+
+#[derive(Default)]
+struct BackupState {
+    /// Set when the destination is known.
+    landed: Option<Arc<Landed>>,
+    /// The backup directory, once it is open.
+    root: Option<Arc<Dir>>,
+    /// Device and inode of the directories above it.
+    above: HashSet<(u64, u64)>,
+    /// The directory of the last backup, by that of its file.
+    last: Option<((u64, u64), Arc<Dir>)>,
+    /// Names of this copy that look like those of backups: device and inode of the directory, and a
+    /// hash of the name.
+    taken: HashSet<(u64, u64, u64)>,
+    /// Backups beside their files, in the same form.
+    made: HashSet<(u64, u64, u64)>,
+}
+
+/// Where the copy lands, and its backups go.
+pub(super) struct Landed {
+    /// The backup directory.
+    pub path: PathBuf,
+    /// Makes it if it is missing, and opens it.
+    pub make: Box<dyn Fn() -> Result<Arc<Dir>> + Send + Sync>,
+    /// By device and inode of a directory that was opened by its path.
+    pub ways: HashMap<(u64, u64), Vec<DestinationWay>>,
+}
+
+/// A path below an open directory, and the path below the destination that it stands for, without a
+/// slash at the end.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct DestinationWay {
+    pub from: Vec<u8>,
+    pub below: Vec<u8>,
+}
+
+/// An old version that has its backup. Unless [`replaced`](KeptOld::replaced) is called, one that was
+/// moved gets its name back.
+#[must_use]
+pub(super) struct KeptOld<'a> {
+    slot: &'a EntrySlot,
+    /// Set if the old version was moved, since it could not be linked.
+    moved: Option<EntrySlot>,
+}
+
+/// What a directory at the destination is for the backups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackupPart {
+    /// Nothing.
+    None,
+    /// It contains the backup directory.
+    Above,
+    /// It is the backup directory.
+    Root,
+}
+
+impl std::fmt::Debug for Backups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Backups").field(&self.place).finish()
+    }
+}
+
+impl Backups {
+    pub fn new(place: BackupPlace) -> Arc<Backups> {
+        Arc::new(Backups {
+            place,
+            state: Mutex::default(),
+        })
+    }
+
+    /// True if backups are beside their files.
+    pub fn are_beside(&self) -> bool {
+        self.place.is_beside()
+    }
+
+    /// True for the name of a backup beside its file.
+    pub fn is_backup(&self, name: &[u8]) -> bool {
+        self.place.is_backup(name)
+    }
+
+    /// True if this copy made the backup in `slot`, beside its file.
+    pub fn has_made(&self, slot: &EntrySlot) -> bool {
+        let state = self.state.lock();
+        self.is_backup(slot.name.as_bytes()) && state.made.contains(&key_of(slot))
+    }
+
+    /// Notes where the copy lands, and the backup directory if it exists.
+    pub(super) fn set_landed(&self, landed: Landed, root: Option<Arc<Dir>>) {
+        let mut state = self.state.lock();
+        if let Some(root) = root {
+            state.set_root(root);
+        }
+        state.landed = Some(Arc::new(landed));
+    }
+
+    pub(super) fn place(&self) -> &BackupPlace {
+        &self.place
+    }
+
+    /// What a directory is for the backups.
+    pub fn part(&self, directory: (u64, u64)) -> BackupPart {
+        let state = self.state.lock();
+        match &state.root {
+            Some(root) if root.identity() == directory => BackupPart::Root,
+            Some(_) if state.above.contains(&directory) => BackupPart::Above,
+            _ => BackupPart::None,
+        }
+    }
+
+    /// Notes the name of an entry of this copy, so that no backup replaces the entry.
+    pub fn note(&self, slot: &EntrySlot) {
+        if self.is_backup(slot.name.as_bytes()) {
+            let mut state = self.state.lock();
+            // One more shows that there were too many.
+            if state.taken.len() <= TAKEN_MAX {
+                state.taken.insert(key_of(slot));
+            }
+        }
+    }
+
+    /// Refuses a directory of the copy that is the backup directory.
+    ///
+    /// # Errors
+    /// `Kind::Refused`.
+    pub fn check_directory(&self, slot: &EntrySlot, dir: &Arc<Dir>) -> Result<()> {
+        let is_root = self.part(dir.identity()) == BackupPart::Root;
+        let is_path = || {
+            let state = self.state.lock();
+            let landed = state.landed.as_ref();
+            landed.is_some_and(|landed| !self.are_beside() && landed.path == dir.path())
+        };
+        match is_root || is_path() {
+            true => Err(slot.refused(
+                "is the backup directory of this copy: exclude it at the source, or choose another \
+                 --backup-dir",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The name of the backup of the entry in `slot`, in a directory that exists. It has the suffix
+    /// once more if an entry of this copy, or another backup of it, has the name.
+    fn target(&self, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<EntrySlot> {
+        let dir = match self.are_beside() {
+            true => slot.dir.clone(),
+            false => self.directory_for(slot, rules)?,
+        };
+        let mut name = slot.name.as_bytes().to_vec();
+        let backup = loop {
+            name.extend_from_slice(&self.place.suffix);
+            let backup = Name::try_from(name.clone()).map_err(|_| {
+                let message =
+                    format!("has no backup: its name would be longer than {NAME_MAX} bytes");
+                Error::new(Kind::Write, Side::Dest, message).at(slot.path())
+            })?;
+            let backup = EntrySlot::new(dir.clone(), backup);
+            if !self.are_beside() || self.takes(&backup, slot)? {
+                break backup;
+            }
+        };
+        if rules.no_own_names && is_reserved(backup.name.as_bytes()) {
+            return Err(slot.refused(crate::dir::RESERVED));
+        }
+        check_link(slot, old, &backup, rules)?;
+        Ok(backup)
+    }
+
+    /// Takes the name of a backup beside its file. False if this copy has the name for something else.
+    ///
+    /// # Errors
+    /// `Kind::Refused` if too many names are known.
+    fn takes(&self, backup: &EntrySlot, slot: &EntrySlot) -> Result<bool> {
+        let key = key_of(backup);
+        let mut state = self.state.lock();
+        if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
+            return Err(slot.refused("has no backup: too many files of this copy have the suffix"));
+        }
+        Ok(!state.taken.contains(&key) && state.made.insert(key))
+    }
+
+    /// The directory of the backups of all entries in the directory of `slot`.
+    fn directory_for(&self, slot: &EntrySlot, rules: &Rules) -> Result<Arc<Dir>> {
+        let mut state = self.state.lock();
+        let identity = slot.dir.identity();
+        if let Some((_, dir)) = state.last.as_ref().filter(|(of, _)| *of == identity) {
+            return Ok(dir.clone());
+        }
+        let landed = state.landed.clone();
+        let landed = landed.ok_or_else(|| slot.refused("has no place for its backup"))?;
+        let mut dir = match &state.root {
+            Some(root) => root.clone(),
+            None => {
+                let root = (landed.make)()?;
+                state.set_root(root.clone());
+                root
+            }
+        };
+        let way = landed.below(slot);
+        let way = way.ok_or_else(|| slot.refused("has no place for its backup"))?;
+        let names: Vec<&[u8]> = way.split(|byte| *byte == b'/').collect();
+        let names: Vec<&[u8]> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        for (nth, name) in names.iter().enumerate() {
+            let name = Name::try_from(name.to_vec());
+            let name = name.map_err(|_| slot.refused("has no place for its backup"))?;
+            // The directory with that name at the destination.
+            let model = slot.dir.up(names.len() - nth - 1);
+            let model = model.unwrap_or_else(|| slot.dir.clone());
+            dir = make_like(&dir, name, &model, rules)?;
+        }
+        state.last = Some((identity, dir.clone()));
+        Ok(dir)
+    }
+
+    /// Gives the entry in `slot`, whose status is `old`, the name of its backup, since it is to be
+    /// deleted.
+    ///
+    /// # Errors
+    /// If that is not possible. The entry then stays.
+    pub fn move_away(&self, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
+        let backup = self.target(slot, old, rules)?;
+        match move_to(slot, &backup, rules) {
+            Ok(()) => {}
+            Err(Errno::XDEV) => {
+                copy_to(slot, old, &backup, rules)?;
+                unlink(slot).map_err(|cause| slot.error("cannot delete it", cause))?;
+            }
+            Err(cause) => return Err(failed(slot, &backup, cause)),
+        }
+        sync(&backup, rules)
+    }
+}
+
+impl BackupState {
+    fn set_root(&mut self, root: Arc<Dir>) {
+        let above = root.with_those_above(ABOVE_MAX);
+        self.above = above.into_iter().skip(1).collect();
+        self.root = Some(root);
+    }
+}
+
+impl Landed {
+    /// The path below the destination of the directory of `slot`.
+    fn below(&self, slot: &EntrySlot) -> Option<Vec<u8>> {
+        let (top, way) = slot.dir.below();
+        let ways = self.ways.get(&top.identity())?.iter();
+        let under = ways.filter_map(|DestinationWay { from, below }| {
+            let rest = way.strip_prefix(&from[..])?;
+            let is_whole = from.is_empty() || rest.is_empty() || rest[0] == b'/';
+            is_whole.then(|| {
+                (
+                    from.len(),
+                    joined(below, rest.strip_prefix(b"/").unwrap_or(rest)),
+                )
+            })
+        });
+        under.max_by_key(|(len, _)| *len).map(|(_, below)| below)
+    }
+}
+
+impl KeptOld<'_> {
+    /// The new version has the name.
+    pub(super) fn replaced(mut self) {
+        self.moved = None;
+    }
+}
+
+impl Drop for KeptOld<'_> {
+    fn drop(&mut self) {
+        let Some(backup) = &self.moved else {
+            return;
+        };
+        if let (Ok(from), Ok(to)) = (backup.dir.handle(), self.slot.dir.handle()) {
+            let (old, name) = (backup.name.as_os_str(), self.slot.name.as_os_str());
+            // If this fails, the old version has the name of its backup.
+            let _ = renameat_with(&*from, old, &*to, name, RenameFlags::NOREPLACE);
+        }
+    }
+}
+
+/// Makes the backup of the entry in `slot`, whose status is `old`, before another entry replaces it.
+/// None if nothing is to be kept.
+///
+/// # Errors
+/// If no backup can be made; the old version is then where it was.
+pub(super) fn keep_old<'a>(
+    slot: &'a EntrySlot,
+    old: Option<&Stat>,
+    rules: &Rules,
+) -> Result<Option<KeptOld<'a>>> {
+    let (Some(backups), Some(old)) = (&rules.backup, old) else {
+        return Ok(None);
+    };
+    if file_type(old) == FileType::Directory {
+        return Ok(None);
+    }
+    let backup = backups.target(slot, old, rules)?;
+    let kept = |moved| Some(KeptOld { slot, moved });
+    let kept = match link_to(slot, &backup, rules) {
+        Ok(()) => kept(None),
+        // Another process has removed it.
+        Err(Errno::NOENT) if slot.stat()?.is_none() => return Ok(None),
+        Err(Errno::XDEV) => {
+            copy_to(slot, old, &backup, rules)?;
+            kept(None)
+        }
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::ACCESS) => {
+            match move_to(slot, &backup, rules) {
+                Ok(()) => kept(Some(backup.clone())),
+                Err(Errno::XDEV) => {
+                    copy_to(slot, old, &backup, rules)?;
+                    kept(None)
+                }
+                Err(cause) => return Err(failed(slot, &backup, cause)),
+            }
+        }
+        Err(cause) => return Err(failed(slot, &backup, cause)),
+    };
+    sync(&backup, rules)?;
+    Ok(kept)
+}
+
+/// Gives the entry in `slot` the name of its backup too.
+fn link_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::Result<()> {
+    let (from, to) = (handle(slot)?, handle(backup)?);
+    let temporary = random_name(backup);
+    linkat(
+        &*from,
+        slot.name.as_os_str(),
+        &*to,
+        &temporary,
+        AtFlags::empty(),
+    )?;
+    name_backup(backup, &temporary, rules)
+}
+
+/// Copies the entry in `slot`, whose status is `old`.
+fn copy_to(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -> Result<()> {
+    let copied = copy::copy(slot, old, backup, rules)?;
+    let named = name_backup(backup, copied.name(), rules);
+    named.map_err(|cause| failed(slot, backup, cause))
+}
+
+/// Gives the entry with the name `temporary` that of the backup.
+fn name_backup(backup: &EntrySlot, temporary: &OsStr, rules: &Rules) -> rustix::io::Result<()> {
+    let dir = handle(backup)?;
+    let renamed = put(&dir, temporary, &dir, backup, rules);
+    // Needed after a success too: a rename between two names of one file does nothing.
+    let _ = unlinkat(&*dir, temporary, AtFlags::empty());
+    renamed
+}
+
+/// Moves the entry in `slot` to its backup.
+fn move_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::Result<()> {
+    let (from, to) = (handle(slot)?, handle(backup)?);
+    put(&from, slot.name.as_os_str(), &to, backup, rules)?;
+    // A rename between two names of one file does nothing.
+    let stat = |slot: &EntrySlot| slot.dir.stat(slot.name.as_os_str());
+    if let (Ok(old), Ok(new)) = (stat(slot), stat(backup))
+        && same_file(&old, &new)
+    {
+        unlinkat(&*from, slot.name.as_os_str(), AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+fn put(
+    from: &impl std::os::fd::AsFd,
+    name: &OsStr,
+    to: &impl std::os::fd::AsFd,
+    backup: &EntrySlot,
+    rules: &Rules,
+) -> rustix::io::Result<()> {
+    let new = backup.name.as_os_str();
+    match rules.untouched {
+        true => renameat_with(from, name, to, new, RenameFlags::NOREPLACE),
+        false => renameat(from, name, to, new),
+    }
+}
+
+fn handle(slot: &EntrySlot) -> rustix::io::Result<Arc<std::os::fd::OwnedFd>> {
+    let handle = slot.dir.handle();
+    handle.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::STALE))
+}
+
+fn unlink(slot: &EntrySlot) -> rustix::io::Result<()> {
+    unlinkat(&*handle(slot)?, slot.name.as_os_str(), AtFlags::empty())
+}
+
+fn sync(backup: &EntrySlot, rules: &Rules) -> Result<()> {
+    match rules.fsync {
+        true => sync_directory(&backup.dir),
+        false => Ok(()),
+    }
+}
+
+/// A link that moves to another depth may lead out of the directory that a key is confined to.
+fn check_link(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -> Result<()> {
+    if !rules.links_inside || file_type(old) != FileType::Symlink {
+        return Ok(());
+    }
+    let text = slot.dir.handle().and_then(|dir| {
+        let text = readlinkat(&*dir, slot.name.as_os_str(), Vec::new())?;
+        Ok(text.into_bytes())
+    });
+    match text {
+        Ok(text) if !may_leave(&text, backup.dir.depth()) => Ok(()),
+        Ok(_) => Err(slot.refused(
+            "is a symbolic link, and in its backup's place it may lead out of the directory that \
+             this key is confined to",
+        )),
+        Err(cause) => Err(slot.unreadable(cause)),
+    }
+}
+
+/// Enters the directory `name`, or makes it with the mode, owner and attributes of `model`.
+fn make_like(above: &Arc<Dir>, name: Name, model: &Arc<Dir>, rules: &Rules) -> Result<Arc<Dir>> {
+    let slot = EntrySlot::new(above.clone(), name);
+    let failed = |cause| slot.error("cannot make this directory for backups", cause);
+    let handle = above.handle().map_err(failed)?;
+    match mkdirat(
+        &*handle,
+        slot.name.as_os_str(),
+        Mode::from_raw_mode(FIRST_MODE),
+    ) {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return above.child(&slot.name).map_err(failed),
+        Err(cause) => return Err(failed(cause.into())),
+    }
+    let dir = above.child(&slot.name).map_err(failed)?;
+    let (from, to) = (
+        model.handle().map_err(failed)?,
+        dir.handle().map_err(failed)?,
+    );
+    copy::give_attributes(&*from, &*to, rules).map_err(|cause| failed(cause.into()))?;
+    if rules.fsync {
+        sync_directory(above)?;
+    }
+    Ok(dir)
+}
+
+pub(super) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = match path.is_empty() || name.is_empty() {
+        true => b"",
+        false => b"/",
+    };
+    [path, slash, name].concat()
+}
+
+/// Device and inode of the directory, and a hash of the name.
+fn key_of(slot: &EntrySlot) -> (u64, u64, u64) {
+    let (dev, ino) = slot.dir.identity();
+    let digest = blake3::hash(slot.name.as_bytes());
+    let (first, _) = digest.as_bytes().split_at(8);
+    (
+        dev,
+        ino,
+        u64::from_le_bytes(first.try_into().unwrap_or_default()),
+    )
+}
