@@ -22,6 +22,7 @@ mod cli {
 mod copy {
     mod alike;
     mod archive;
+    mod backup;
     mod changing;
     mod checksum;
     mod choosing;

@@ -10,7 +10,7 @@ use crate::support::done::Done;
 use crate::support::run::{Run, fastcp_binary};
 
 /// Flags for the forced command of a limited key, which `--help` does not list.
-const FORCED: [&str; 7] = [
+const FORCED: [&str; 8] = [
     "--server",
     "--confine",
     "--read-only",
@@ -18,6 +18,7 @@ const FORCED: [&str; 7] = [
     "--no-overwrite",
     "--allow-outside-links",
     "--allow-delete",
+    "--allow-remove-source-files",
 ];
 
 /// A flag of version 0.1, which is accepted and hidden.

@@ -18,6 +18,7 @@ ways! { push =>
     a_key_that_only_writes_is_good_for_nothing_else,
     a_dry_run_needs_the_permissions_of_the_copy,
     missing_directories_are_made_inside_alone,
+    backups_of_a_confined_key_stay_inside,
     a_confined_key_reaches_nothing_else,
     further_logins_of_such_a_key_carry_streams,
     a_confined_key_neither_gives_nor_takes_names_of_unfinished_files,
@@ -29,7 +30,10 @@ ways! { push =>
 
 ways! { local_push => no_journal_gives_a_directory_set_id_bits }
 
-ways! { pull => a_key_that_only_reads_gives_what_is_in_its_directory }
+ways! { pull =>
+    a_key_that_only_reads_gives_what_is_in_its_directory,
+    a_key_that_only_reads_removes_what_its_line_allows,
+}
 
 /// Restricts the host's key to a server with these arguments.
 fn force(case: &Case, arguments: &str) {
@@ -99,6 +103,70 @@ fn missing_directories_are_made_inside_alone(case: &Case) {
     }
     assert_eq!(case.dst.names(), ["file", "out", "x"]);
     assert!(outside.names().is_empty());
+}
+
+fn backups_of_a_confined_key_stay_inside(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    let from = case.src.file("tree/a", "new");
+    case.src.link("tree/up", "a");
+    let from = format!("{}/", from.parent().expect("the tree").display());
+    let outside = case.scratch.dir("outside");
+    let day = case.dst.dir("day/web");
+    let fill = || {
+        day.file("a", "old");
+        std::fs::remove_file(day.path("up")).ok();
+        day.link("up", "../../a");
+    };
+    fill();
+    case.dst.link("out", &outside.0);
+    let run = |arguments: &str, flags: &[&str]| {
+        force(case, &format!("--confine '{dir}' {arguments}"));
+        copy(case, &[&["-r", "-I"], flags].concat(), &from, "far:day/web")
+    };
+    let absolute = format!("--backup-dir={}", outside.0.display());
+    for path in [&absolute[..], "--backup-dir=../b", "--backup-dir=.fastcp-b"] {
+        run("", &[path]).exits(2).never_says("panicked");
+    }
+    let linked = format!("--backup-dir={dir}/out");
+    run("", &[&linked]).fails();
+    assert_eq!(day.read("a"), b"old");
+    assert!(outside.names().is_empty());
+    // The link led to a place inside, and would lead out from there.
+    let inside = format!("--backup-dir={dir}/b");
+    run("", &[&inside]).exits(11).says("may lead out");
+    assert_eq!(case.dst.read("b/a"), b"old");
+    fill();
+    run("", &["--backup-dir=b/c"]).succeeds();
+    assert_eq!(day.read("b/c/a"), b"old");
+    // Nothing is replaced, also no backup.
+    fill();
+    day.file("extra", "extra");
+    day.file("extra~", "an older backup");
+    let done = run(
+        "--no-overwrite --allow-delete",
+        &["-b", "--delete", "--exclude=a"],
+    );
+    done.exits(11);
+    assert_eq!(day.read("extra"), b"extra");
+    assert_eq!(day.read("extra~"), b"an older backup");
+}
+
+fn a_key_that_only_reads_removes_what_its_line_allows(case: &Case) {
+    let dir = case.src.0.display().to_string();
+    case.src.file("tree/a", "a");
+    case.src.file("tree/b", "b");
+    let to = case.dst.0.display().to_string();
+    let run = |arguments: &str| {
+        force(case, &format!("--confine '{dir}' {arguments}"));
+        copy(case, &["-r", "--remove-source-files"], "far:tree", &to)
+    };
+    for arguments in ["", "--read-only", "--read-only --allow-delete"] {
+        run(arguments).exits(2).says("--allow-remove-source-files");
+    }
+    assert!(case.src.has("tree/a") && case.dst.names().is_empty());
+    run("--read-only --allow-remove-source-files").succeeds();
+    assert!(case.src.dir("tree").names().is_empty());
+    assert_eq!(case.dst.dir("tree").names(), ["a", "b"]);
 }
 
 fn a_dry_run_needs_the_permissions_of_the_copy(case: &Case) {

@@ -1,9 +1,10 @@
-//! Peers that lie about what one end has and the other has not (`--delete`).
+//! Peers that lie about what one end has and the other has not (`--delete`), or about copies that
+//! are durable (`--remove-source-files`).
 
 use fastcp::mirror::NAME_SUMS_MAX;
 use fastcp::wire::message::{
-    DirectoryNames, ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs,
-    OwnNames, RootsResolved,
+    Ack, ByteRange, DeletedEntries, DirectoryNames, ExtraEntries, Message, OWN_NAMES_MAX,
+    OWN_NAMES_WAITING, OwnEntry, OwnEntryIs, OwnNames, RemovedSources, RootsResolved,
 };
 
 use super::pull_case;
@@ -154,5 +155,101 @@ fn a_receiver_learns_nothing_beyond_the_operand() {
             server.say(Message::Done(()));
         });
         held_out(&done).fails();
+    });
+}
+
+const REMOVING: [&str; 5] = [
+    "-r",
+    "--remove-source-files",
+    "--streams",
+    "2",
+    "--retries=0",
+];
+
+/// Pushes a small and a big file, without their answers.
+fn pushed_to_remove(
+    case: &Case,
+    flags: &[&str],
+    script: impl FnOnce(&mut FakeServer) + Send,
+) -> run::Done {
+    case.src.file("tree/small", "small");
+    case.src.file("tree/big", noise(1, 3 * MIB));
+    push(case, flags, &case.src.path("tree"), |mut server| {
+        server.listen();
+        server.hear_roots();
+        server.say(Message::Landed(RootsResolved {
+            names: vec![b"there".to_vec()],
+            resumes: false,
+            ordered: false,
+            window: 64,
+        }));
+        script(&mut server);
+        server.finish();
+    })
+}
+
+fn ranges(start: u64, end: u64) -> fastcp::wire::message::NumberRanges {
+    [ByteRange { start, end }].into_iter().collect()
+}
+
+#[test]
+fn a_receiver_that_did_not_get_a_file_has_it_not_removed() {
+    Case::run(Way::LocalPush, |case| {
+        let done = pushed_to_remove(case, &REMOVING, |server| {
+            let frames = server.frames();
+            let all = |it: &Message| matches!(it, Message::AllSent(_));
+            server.control.hear_until(all);
+            // The directory, both files; only the small one is on its way.
+            let entries = ranges(1, 4);
+            server.say(Message::Durable(entries.clone()));
+            server.say(Message::Ack(Ack {
+                entries,
+                ..Ack::default()
+            }));
+            let pack = frames.recv().expect("the small file");
+            server.say(Message::Ack(Ack {
+                chunks: ranges(pack.chunk, pack.chunk + 1),
+                ..Ack::default()
+            }));
+            let removed = |it: &Message| matches!(it, Message::SourcesRemoved(it) if it.is_last);
+            let fault = server
+                .control
+                .hear_until(|it| matches!(it, Message::Fault(_)));
+            assert!(fault.is_some());
+            assert!(server.control.hear_until(removed).is_some());
+            server.say(Message::Done(()));
+        });
+        done.exits(7).says("it was not sent as a whole");
+        assert!(case.src.has("tree/big") && !case.src.has("tree/small"));
+    });
+}
+
+#[test]
+fn copies_that_nobody_has_asked_about_end_the_copy() {
+    let removed = |is_last| {
+        Message::SourcesRemoved(RemovedSources {
+            removed: DeletedEntries {
+                count: 1,
+                paths: Vec::new(),
+            },
+            is_last,
+        })
+    };
+    for (flags, entries) in [
+        (&["-r"][..], ranges(1, 2)),
+        (&REMOVING[..], ranges(900, 901)),
+    ] {
+        Case::run(Way::LocalPush, |case| {
+            let done = pushed_to_remove(case, flags, |server| {
+                server.drain();
+                server.say(Message::Durable(entries));
+            });
+            done.fails().says("the receiver").never_says("panicked");
+            assert!(case.src.has("tree/small") && case.src.has("tree/big"));
+        });
+    }
+    pull_case(|case| {
+        let done = pulled(case, &["-a"], |server| server.say(removed(true)));
+        done.fails().says("the sender").never_says("panicked");
     });
 }

@@ -1,9 +1,11 @@
 //! Version 1 of the protocol, byte for byte. A build that fails here cannot talk to other builds.
 
 use fastcp::algorithms::Compress;
+use fastcp::backup::BackupPlace;
 use fastcp::error::{Kind, Side};
 use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
+use fastcp::mirror::Mirror;
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
 use fastcp::selection::{Rule, RulePattern, Selection};
 use fastcp::tuner::RememberedRoutes;
@@ -108,6 +110,7 @@ fn messages() -> Vec<Message> {
         update: Default::default(),
         changes: Default::default(),
         mirror: Default::default(),
+        backup: None,
         selector: Default::default(),
     };
     let receiver = Role::Receiver {
@@ -413,6 +416,51 @@ fn an_itemized_change_is_these_bytes() {
 }
 
 #[test]
+fn removals_at_the_source_and_places_of_backups_are_these_bytes() {
+    let removed = DeletedEntries {
+        count: 300,
+        paths: vec![b"d/a".to_vec()],
+    };
+    let place = BackupPlace {
+        suffix: b"~".to_vec(),
+        directory: b"old".to_vec(),
+    };
+    let archive = Archive {
+        mirror: Mirror {
+            removes_sources: true,
+            ..Mirror::default()
+        },
+        backup: Some(place),
+        ..Archive::default()
+    };
+    for (message, golden) in [
+        (
+            Message::Durable([ByteRange { start: 1, end: 300 }].into_iter().collect()),
+            "2d0004000000 0101ac02",
+        ),
+        (
+            Message::SourcesRemoved(RemovedSources {
+                removed,
+                is_last: true,
+            }),
+            "2e0008000000 ac020103642f6101",
+        ),
+        (
+            Message::Archive(archive),
+            "22001e000000000000000000000000000000000000000000000000010001017e036f6c64",
+        ),
+    ] {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden.replace(' ', ""));
+        let number = u16::from_le_bytes([bytes[0], bytes[1]]);
+        let read = Message::decode(number, &bytes[HEADER_LEN..]).expect("it reads back");
+        assert_eq!(read, Some(message));
+    }
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(
@@ -428,7 +476,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-mirror\",\"patches\",\"dry-run-and-check\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-backup\",\"patches\",\"dry-run-and-check\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

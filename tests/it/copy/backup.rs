@@ -1,0 +1,277 @@
+//! `--backup`: what is replaced or deleted is kept. `--remove-source-files`: what is copied goes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{CWD, Mode};
+
+use crate::support::disk::Mounted;
+use crate::support::*;
+
+ways! { push, pull, between, here =>
+    old_versions_are_kept_beside_their_files_or_in_a_directory,
+    copied_files_leave_the_source,
+}
+
+ways! { local_push, here =>
+    a_backup_that_cannot_be_made_leaves_the_old_version,
+    backups_go_to_other_file_systems_and_without_hard_links,
+    only_what_is_safe_elsewhere_leaves_the_source,
+}
+
+/// Old versions of `tree`, with other sizes.
+fn old_versions(there: &Dir) {
+    there.file("file", "old file");
+    there.mode("file", 0o640);
+    there.time("file", 1_000_000_000, 5);
+    there.file("sub/big", noise(3, 2 * MIB));
+    there.link("link", "old target");
+    there.file("second", "old second name");
+    there.file("extra/deep/file", "old extra");
+    there.file("kept~", "an older backup");
+}
+
+fn old_versions_are_kept_beside_their_files_or_in_a_directory(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "new");
+    tree.file("sub/big", noise(4, 3 * MIB));
+    tree.link("link", "new target");
+    tree.file("first", "two names");
+    tree.hard_link("second", "first");
+    let there = case.dst.dir("tree");
+    old_versions(&there);
+
+    let flags = ["-a", "-b", "--delete"];
+    case.copy(&flags, "tree/", "tree").succeeds();
+    let target = |path: &str| fs::read_link(there.path(path)).expect("a link");
+    assert_eq!(there.read("file"), b"new");
+    assert_eq!(there.read("file~"), b"old file");
+    assert_eq!(there.mode_of("file~"), 0o640);
+    let meta = there.meta("file~");
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 5));
+    assert!(there.read("sub/big~") == noise(3, 2 * MIB) && there.read("sub/big").len() == 3 * MIB);
+    assert_eq!(target("link~").to_str(), Some("old target"));
+    assert_eq!(there.read("second~"), b"old second name");
+    assert_eq!(there.meta("second").nlink(), 2);
+    assert_eq!(there.read("extra/deep/file~"), b"old extra");
+    assert!(!there.has("extra/deep/file") && there.has("kept~"));
+    // Nothing changes, so nothing gets a backup, and no backup is deleted. Content that is the same
+    // needs none, whatever the times are.
+    let before = Tree::read(&there.0);
+    case.copy(&flags, "tree/", "tree").succeeds();
+    case.copy(&["-r", "-b", "-I"], "tree/file", "tree/file")
+        .succeeds();
+    let changed = before.differences(&Tree::read(&there.0), Also::Nothing);
+    assert!(changed.is_empty(), "{changed:?}");
+    assert_eq!(there.read("file~"), b"old file");
+
+    tree.file("file", "newer file");
+    there.file("gone/file", "deleted");
+    there.mode("gone", 0o750);
+    let flags = ["-a", "--delete", "--backup-dir=old/1", "--suffix=.o"];
+    for _ in 0..2 {
+        case.copy(&flags, "tree/", "tree").succeeds();
+        assert_eq!(there.read("old/1/file.o"), b"new");
+        assert_eq!(there.read("old/1/gone/file.o"), b"deleted");
+        assert_eq!(there.read("old/1/file~.o"), b"old file");
+        assert_eq!(there.mode_of("old/1/gone"), 0o750);
+        let names = ["file", "first", "link", "old", "second", "sub"];
+        assert_eq!(there.names(), names);
+    }
+    // What would be deleted in a dry run is no backup of an earlier run.
+    let done = case.copy(&["-an", "-b", "--delete"], "tree/", "tree");
+    let told = done.succeeds().stdout_text();
+    assert!(told.contains("*deleting   old/1/file.o\n"), "{told}");
+    assert!(there.has("old/1/file.o"));
+}
+
+fn a_backup_that_cannot_be_made_leaves_the_old_version(case: &Case) {
+    let tree = case.src.dir("tree");
+    let there = case.dst.dir("tree");
+    let (long, name) = ("x".repeat(255), "a");
+    for path in [name, &long, "link"] {
+        tree.file(path, "the new version");
+        there.file(path, "old");
+    }
+    there.dir("a~");
+    fs::remove_file(tree.path("link")).expect("remove it");
+    tree.link("link", "target");
+    there.file("link~/taken", "");
+    tree.file("b", "new b");
+    tree.file("b~", "new b~, a file of the source");
+    there.file("b", "old b");
+    there.file("b~", "old b~");
+    let done = case.copy(&["-a", "-b"], "tree/", "tree");
+    done.exits(8).says("cannot make its backup").says("a~");
+    for path in [name, &long, "link"] {
+        assert_eq!(there.read(path), b"old", "{path}");
+    }
+    // No backup replaces a file of the copy, or another backup.
+    assert_eq!(there.read("b"), b"new b");
+    assert_eq!(there.read("b~"), tree.read("b~"));
+    let backups = there.names().into_iter();
+    let backups: Vec<_> = backups.filter(|name| name.starts_with("b~~")).collect();
+    let mut old: Vec<_> = backups.iter().map(|name| there.read(name)).collect();
+    old.sort();
+    assert!(old.contains(&b"old b".to_vec()), "{backups:?}");
+
+    for (flags, why) in [
+        (&["--backup-dir=."][..], "is the destination itself"),
+        (&["--backup-dir=a"], "is not a directory"),
+    ] {
+        let flags = [&["-a"], flags].concat();
+        case.copy(&flags, "tree/", "tree").exits(2).says(why);
+    }
+    tree.file("old/file", "of the source");
+    let done = case.copy(&["-a", "--backup-dir=old"], "tree/", "tree");
+    done.exits(11).says("is the backup directory of this copy");
+    assert_eq!(there.read("old/a"), b"old");
+    for (flags, why) in [
+        (["-b", "--inplace"], "--inplace"),
+        (["-b", "--suffix=a/b"], "no slash"),
+        (["-b", "--suffix="], "--backup-dir"),
+        (["-a", "--suffix=x"], "add --backup"),
+    ] {
+        case.copy(&flags, "tree/b", "tree").exits(2).says(why);
+    }
+    let command = format!("--from-command=cat '{}'", tree.path("a").display());
+    let piped = case.fastcp().args(["-b", &command]);
+    piped.arg(case.dst("tree/b")).run().succeeds();
+    assert_eq!(there.read("b"), b"the new version");
+}
+
+fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
+    let tree = case.src.dir("tree");
+    let (there, at) = (case.dst.dir("tree"), case.dst.dir("other"));
+    let Some(_mounted) = Mounted::small(&at.0, 64 << 20) else {
+        return skip("root");
+    };
+    tree.file("sub/file", "new");
+    tree.link("link", "new");
+    let fill = |there: &Dir| {
+        there.file("sub/file", noise(5, MIB));
+        there.mode("sub/file", 0o604);
+        there.time("sub/file", 1_100_000_000, 7);
+        there.file("gone", "gone");
+    };
+    fill(&there);
+    there.sparse("sub/holes", 8 * MIB as u64, &[(4 * MIB as u64, b"data")]);
+    there.link("link", "old");
+    let path = format!("--backup-dir={}/backups", at.0.display());
+    case.copy(&["-a", "--delete", &path], "tree/", "tree")
+        .succeeds();
+    let backups = at.dir("backups");
+    assert_eq!(backups.read("sub/file"), noise(5, MIB));
+    let meta = backups.meta("sub/file");
+    assert_eq!(backups.mode_of("sub/file"), 0o604);
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_100_000_000, 7));
+    assert!(backups.meta("sub/holes").blocks() < 4096);
+    assert_eq!(backups.read("gone"), b"gone");
+    let target = fs::read_link(backups.path("link")).expect("a link");
+    assert_eq!(target.to_str(), Some("old"));
+    assert_eq!(there.names(), ["link", "sub"]);
+
+    let at = case.dst.dir("caseless");
+    let Some(_mounted) = Mounted::caseless(case, &at.0) else {
+        return skip("root, and a file system without hard links");
+    };
+    fs::remove_file(tree.path("link")).expect("remove it");
+    at.file("sub/file", "old file");
+    for (content, backup) in [("newer", "old file"), ("newest", "newer")] {
+        tree.file("sub/file", content);
+        case.copy(&["-r", "-b"], "tree/", "caseless").succeeds();
+        assert_eq!(at.read("sub/file"), content.as_bytes());
+        assert_eq!(at.read("sub/file~"), backup.as_bytes());
+    }
+}
+
+fn copied_files_leave_the_source(case: &Case) {
+    let tree = case.src.dir("tree");
+    for path in ["small", "sub/small", "sub/ same ", "sub/odd\nname"] {
+        tree.file(path, format!("content of {path}"));
+    }
+    tree.file("sub/big", noise(7, 3 * MIB));
+    tree.hard_link("sub/second", "sub/big");
+    tree.hard_link("third", "sub/big");
+    tree.link("link", "sub/big");
+    rustix::fs::mkfifoat(CWD, tree.path("fifo"), Mode::RUSR).expect("make a FIFO");
+    tree.file("excluded.o", "stays");
+    let there = case.dst.dir("tree");
+    let flags = ["-a", "--exclude=*.o"];
+    // An earlier run was killed before it removed what it had copied.
+    case.copy(&flags, "tree/sub", "tree").succeeds();
+    let whole = Tree::read(&tree.0);
+    let removing = [&flags[..], &["--remove-source-files", "--json", "-v"]].concat();
+    let done = case.copy(&[&removing[..], &["-n"]].concat(), "tree/", "tree");
+    done.succeeds();
+    assert!(
+        whole
+            .differences(&Tree::read(&tree.0), Also::HardLinks)
+            .is_empty()
+    );
+    let done = case.copy(&removing, "tree/", "tree");
+    let told = done.succeeds().stdout_text();
+    assert!(told.contains("\"removed_sources\":9"), "{told}");
+    done.says("tree/sub/odd\\nname\n").says("fastcp: removed ");
+    assert_eq!(tree.names(), ["excluded.o", "sub"]);
+    assert!(tree.dir("sub").names().is_empty());
+    fs::remove_file(tree.path("excluded.o")).expect("remove it");
+    assert_eq!(there.read("sub/big"), noise(7, 3 * MIB));
+    let first = there.meta("sub/big").ino();
+    assert!(
+        ["sub/second", "third"]
+            .iter()
+            .all(|name| there.meta(name).ino() == first)
+    );
+    let left = whole.differences(&Tree::read(&there.0), Also::HardLinks);
+    let is_of_rule = |line: &String| line.contains("excluded.o");
+    assert!(left.iter().all(is_of_rule), "{left:?}");
+}
+
+fn only_what_is_safe_elsewhere_leaves_the_source(case: &Case) {
+    let tree = case.src.dir("tree");
+    let there = case.dst.dir("tree");
+    tree.file("new", "new");
+    tree.file("same", "same");
+    tree.file("other", "the source's");
+    there.file("other", "another");
+    there.file("same", "same");
+    tree.time("same", 1_200_000_000, 9);
+    there.time("same", 1_200_000_000, 9);
+    let copy = |flags: &[&str]| {
+        let flags = [&["-a", "--remove-source-files"], flags].concat();
+        case.copy(&flags, "tree/", "tree")
+    };
+    copy(&["--ignore-existing"]).succeeds();
+    assert_eq!(tree.names(), ["other", "same"]);
+    copy(&["--no-clobber"]).exits(11);
+    assert_eq!(tree.names(), ["other", "same"]);
+    there.time("other", 4_000_000_000, 0);
+    copy(&["--update"]).succeeds();
+    assert!(tree.has("other") && !tree.has("same"));
+    // A copy that is the source itself: by another name, and by another path.
+    there.hard_link("other two", "other");
+    tree.hard_link("other two", there.path("other two"));
+    fs::remove_file(tree.path("other")).expect("remove it");
+    let done = copy(&[]);
+    done.exits(7).says("it and the copy are the same file");
+    assert!(tree.has("other two") && there.has("other two"));
+    // One that fails stays.
+    tree.file("new/file", "where a file is");
+    copy(&[]).fails().says("is not a directory");
+    assert!(tree.has("new/file"));
+
+    rustix::fs::mkfifoat(CWD, tree.path("pipe"), Mode::RUSR).expect("make a FIFO");
+    let done = case.copy(&["--remove-source-files"], "tree/pipe", "pipe");
+    done.exits(11).says("regular files only");
+    let also = format!("--also={}", case.dst.path("two").display());
+    for (flag, why) in [
+        ("--delete", "cannot be combined"),
+        ("--size-only", "--size-only"),
+        ("--follow", "--follow"),
+        (&also, "--also"),
+    ] {
+        copy(&[flag]).exits(2).says(why);
+    }
+    assert!(tree.has("pipe") && tree.has("other two"));
+}
