@@ -87,9 +87,9 @@ impl Permit {
         }
         let is_limited =
             self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
-        // A dry run only finds what would be deleted.
+        // A check deletes nothing, and what it finds the client could also list.
         let mirror = &open.options.mirror;
-        let deletes = mirror.deletes && !open.role.sends() && !open.options.dry_run;
+        let deletes = mirror.deletes && !open.role.sends() && !open.options.check;
         if deletes && is_limited && !self.deletes {
             return refused("this key does not allow --delete: its line lacks --allow-delete");
         }

@@ -185,6 +185,18 @@ fn a_dry_run_needs_the_permissions_of_the_copy(case: &Case) {
     let done = run("--allow-delete");
     let told = done.succeeds().stdout_text();
     assert_eq!(told, "<f+++++++++ a\n*deleting   old\n");
+    case.dst.file("day/web/a", "changed");
+    let before_check = Tree::read(&case.dst.0);
+    force(case, &format!("--confine '{dir}' --no-overwrite"));
+    let check = copy(case, &["--check"], &from, "far:day/web");
+    let told = check.exits(1).stdout_text();
+    assert_eq!(told, "differs  a\nextra    old\n");
+    let changed = before_check.differences(&Tree::read(&case.dst.0), Also::ModesAndTimes);
+    assert!(changed.is_empty(), "{changed:?}");
+    std::fs::remove_file(case.dst.path("day/web/a")).expect("remove it");
+    case.dst.time("day/web", 1_400_000_000, 0);
+    let before = Tree::read(&case.dst.0);
+    force(case, &format!("--confine '{dir}' --allow-delete"));
     let missing = copy(case, &["-n", "--mkpath"], &format!("{from}a"), "far:x/y/b");
     assert_eq!(missing.succeeds().stdout_text(), "<f+++++++++ b\n");
     let changed = before.differences(&Tree::read(&case.dst.0), Also::ModesAndTimes);
