@@ -142,6 +142,7 @@
 //! wire source codec seal dest journal tuner .... one job each, independent of each other; no tokio
 //! chunk .......... data and arithmetic: Chunk … VerifiedChunk, split, ranges, buffer pool
 //! selection ...... which entries of a source are copied
+//! file_list ...... names of files to copy, from a list
 //! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
@@ -261,6 +262,7 @@ pub mod device;
 pub mod digest;
 pub mod dir;
 pub mod error;
+pub mod file_list;
 pub mod guide;
 pub mod itemize;
 pub mod journal;
