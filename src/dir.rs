@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -65,6 +66,23 @@ enum DirOrigin {
     Child(Arc<Dir>, Name),
     /// As a child, through a link that the user wants followed.
     Linked(Arc<Dir>, Name),
+}
+
+impl DirOrigin {
+    /// Opens the directory for reading, or with [`OFlags::PATH`].
+    fn open(&self, access: OFlags) -> io::Result<OwnedFd> {
+        match self {
+            DirOrigin::Root(_) => {
+                unreachable!("a root is not in `handles`, so nobody takes its handle")
+            }
+            DirOrigin::Named(path) => open_named(path),
+            DirOrigin::Child(parent, name) => {
+                let flags = access | directory_flags();
+                open_beneath(parent.handle()?, name.as_os_str(), flags, Mode::empty())
+            }
+            DirOrigin::Linked(parent, name) => open_linked(parent.handle()?, name, access),
+        }
+    }
 }
 
 impl Dir {
@@ -123,8 +141,29 @@ impl Dir {
     /// Opens the directory that the link `name` in this one leads to, wherever that is. Only for
     /// users who asked for links to be followed.
     pub fn linked(self: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
-        let fd = open_linked(self.handle()?, name)?;
+        let fd = open_linked(self.handle()?, name, OFlags::RDONLY)?;
         let origin = DirOrigin::Linked(self.clone(), name.clone());
+        let dir = Dir::opened(fd, origin, &self.handles)?;
+        self.handles.note(&dir);
+        Ok(dir)
+    }
+
+    /// Like [`child`](Dir::child), or [`linked`](Dir::linked) if `through_link`, for a directory in
+    /// which only known names are looked at: search permission is enough.
+    pub fn passed(self: &Arc<Dir>, name: &Name, through_link: bool) -> io::Result<Arc<Dir>> {
+        let opened = match through_link {
+            true => self.linked(name),
+            false => self.child(name),
+        };
+        match opened {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            other => return other,
+        }
+        let origin = match through_link {
+            true => DirOrigin::Linked(self.clone(), name.clone()),
+            false => DirOrigin::Child(self.clone(), name.clone()),
+        };
+        let fd = origin.open(OFlags::PATH)?;
         let dir = Dir::opened(fd, origin, &self.handles)?;
         self.handles.note(&dir);
         Ok(dir)
@@ -135,18 +174,11 @@ impl Dir {
         if let Some(fd) = self.handle.lock().as_ref() {
             return Ok(fd.clone());
         }
-        let fd = match &self.origin {
-            DirOrigin::Root(_) => {
-                unreachable!("a root is not in `handles`, so nobody takes its handle")
+        let fd = match self.origin.open(OFlags::RDONLY) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.origin.open(OFlags::PATH)?
             }
-            DirOrigin::Named(path) => open_named(path)?,
-            DirOrigin::Child(parent, name) => open_beneath(
-                parent.handle()?,
-                name.as_os_str(),
-                directory_flags(),
-                Mode::empty(),
-            )?,
-            DirOrigin::Linked(parent, name) => open_linked(parent.handle()?, name)?,
+            other => other?,
         };
         let stat = fstat(&fd)?;
         if (stat.st_dev, stat.st_ino) != (self.dev, self.ino) {
@@ -173,6 +205,25 @@ impl Dir {
     /// The status of `name` itself; a link is not followed.
     pub fn stat(self: &Arc<Dir>, name: &OsStr) -> io::Result<Stat> {
         Ok(statat(&*self.handle()?, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// The status of the entry at the end of `path`, one or more names below this directory. The last
+    /// one is not followed if it is a link; those before it are if `follows`.
+    pub fn stat_below(self: &Arc<Dir>, path: &[u8], follows: bool) -> io::Result<Stat> {
+        if follows {
+            let path = OsStr::from_bytes(path);
+            return Ok(statat(&*self.handle()?, path, AtFlags::SYMLINK_NOFOLLOW)?);
+        }
+        let mut dir = self.clone();
+        let mut names = path.split(|byte| *byte == b'/').peekable();
+        loop {
+            let name = names.next().unwrap_or_default();
+            if names.peek().is_none() {
+                return dir.stat(OsStr::from_bytes(name));
+            }
+            let name = Name::try_from(name.to_vec()).map_err(|_| Errno::NAMETOOLONG)?;
+            dir = dir.passed(&name, false)?;
+        }
     }
 
     /// The inode number, which identifies this directory across runs; 0 if the file system may
@@ -345,8 +396,8 @@ fn open_named(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn open_linked(parent: Arc<OwnedFd>, name: &Name) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+fn open_linked(parent: Arc<OwnedFd>, name: &Name, access: OFlags) -> io::Result<OwnedFd> {
+    let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(
         parent.as_fd(),
         name.as_os_str(),
