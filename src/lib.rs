@@ -202,6 +202,10 @@
 //!   machine, and the `Names` in each directory before its `EntryEnd`. When everything is in place,
 //!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
 //!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
+//! - With `--relative` and `--files-from` the client tells a sender where names come from
+//!   (`Relative`), and sends the list that it has read (`FileNames`). All files are then entries of
+//!   one root, the directory in which the names begin. The client checks that a server sends listed
+//!   names only.
 //! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
 //!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
 //!   place of a request for content; no frame is sent. The client's hello says which of them it is.

@@ -148,8 +148,8 @@ impl SpecialFile {
 /// makes the entry fail; any other unknown tag is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extension {
-    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`], [`ATTRIBUTES`], [`CONTENT`] or
-    /// unknown.
+    /// [`ANEW`], [`DEVICE`], [`ONCE`], [`MADE_UP`], [`YOUNG`], [`ATTRIBUTES`], [`CONTENT`],
+    /// [`IMPLIED`] or unknown.
     pub tag: u16,
     #[serde(with = "byte_strings")]
     pub bytes: Vec<u8>,
@@ -184,6 +184,13 @@ pub const YOUNG: u16 = 5;
 
 /// Extended attributes with their access control lists: a postcard list of [`Attribute`]s.
 pub const ATTRIBUTES: u16 = 6;
+
+/// A directory that is copied without all that it has, because only some of its entries are listed.
+/// Contains no bytes, or [`PLAIN`].
+pub const IMPLIED: u16 = 0x8010;
+
+/// If the directory exists, it keeps its metadata.
+pub const PLAIN: &[u8] = b"plain";
 
 /// Most bytes of an entry's attributes, names and values together.
 pub const ATTRIBUTES_MAX: usize = 64 << 10;
@@ -326,6 +333,19 @@ impl Entry {
         }
     }
 
+    /// Marks a directory that comes without all that it has. With `is_plain`, nobody named it.
+    pub fn imply(&mut self, is_plain: bool) {
+        let bytes = if is_plain { PLAIN } else { &[] };
+        self.extensions.push(Extension {
+            tag: IMPLIED,
+            bytes: bytes.to_vec(),
+        });
+        if is_plain {
+            // The receiver's umask decides.
+            self.mode = 0o777;
+        }
+    }
+
     fn has(&self, tag: u16) -> bool {
         self.extensions.iter().any(|extension| extension.tag == tag)
     }
@@ -345,6 +365,18 @@ impl Entry {
         self.extensions
             .iter()
             .any(|extension| extension.tag == ONCE && extension.bytes == BEGUN)
+    }
+
+    /// True if a directory comes without all that it has.
+    pub fn is_implied(&self) -> bool {
+        self.has(IMPLIED)
+    }
+
+    /// True if nobody named this directory, so that an existing one keeps its metadata.
+    pub fn is_plain(&self) -> bool {
+        self.extensions
+            .iter()
+            .any(|extension| extension.tag == IMPLIED && extension.bytes == PLAIN)
     }
 
     /// True if the kernel generates the content on each read.

@@ -128,10 +128,22 @@ pub(super) struct Args {
     /// Copy files that change while they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,
+    /// Keep the path of SOURCE below DEST: a/./b as b
+    #[arg(long, help_heading = COPYING)]
+    pub relative: bool,
+    /// Do not keep metadata of directories in such paths
+    #[arg(long, help_heading = COPYING)]
+    pub no_implied_dirs: bool,
     /// Write a list of digests for b3sum --check
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
+    /// Copy what LIST names below SOURCE (-: stdin)
+    #[arg(long, value_name = "LIST", help_heading = CHOOSING, allow_hyphen_values = true)]
+    pub files_from: Option<OsString>,
+    /// LIST and files of patterns have NULs, not lines
+    #[arg(short = '0', long = "from0", help_heading = CHOOSING)]
+    pub from0: bool,
     #[command(flatten)]
     pub rules: RuleArgs,
     /// Leave out what CVS ignores: *.o, *~, .git/ ...
@@ -370,7 +382,8 @@ impl Args {
             )));
         }
         self.dry_run = true;
-        self.recursive = true;
+        // A list says itself what is compared.
+        self.recursive |= self.files_from.is_none();
         self.keep.checksum = true;
         self.mirror.compare_names();
         Ok(())
@@ -422,6 +435,11 @@ impl Args {
 }
 
 impl Ignored {
+    /// `-R`, which rsync has for `--relative`.
+    pub(super) fn has_relative_letter(&self) -> bool {
+        self.from_there
+    }
+
     /// `-X`, which takes a value; rsync's takes none.
     pub(super) fn has_sftp_options(&self) -> bool {
         !self.sftp_options.is_empty()
@@ -437,7 +455,11 @@ impl Ignored {
                 "data goes between the hosts, or through here if it must",
             ),
             (self.old_protocol, "-O", "fastcp uses its own protocol"),
-            (self.from_there, "-R", "this machine logs in to both hosts"),
+            (
+                self.from_there,
+                "-R",
+                "this machine logs in to both hosts; rsync's -R is --relative",
+            ),
             (self.sftp, "-s", "fastcp uses its own protocol"),
             (self.no_name_check, "-T", "names are always checked"),
             (self.sftp_server.is_some(), "-D", "there is no SFTP server"),

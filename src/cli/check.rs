@@ -15,6 +15,7 @@ use super::args::Args;
 use super::choice;
 use super::ends::ends;
 use super::fan_out;
+use super::list_args;
 use super::request::{rate_limit, request};
 
 /// The checked command line.
@@ -44,6 +45,12 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         return Err(Error::usage(
             "-X takes a value, as in scp: write -a, which keeps extended attributes and access \
              control lists too (see fastcp --help rsync)",
+        ));
+    }
+    if args.keep.archive && args.ignored.has_relative_letter() {
+        return Err(Error::usage(
+            "-R has no effect, as in scp: write --relative to keep the paths of sources, or leave it \
+             out (see fastcp --help rsync)",
         ));
     }
     args.set_check()?;
@@ -104,6 +111,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
     }
+    let relative = list_args::relative(&args, &sources, &dest)?;
     let rate_limit = rate_limit(&args)?;
     let selector = choice::selector(&args, &sources)?;
     let digests = args.digests.clone();
@@ -123,6 +131,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ..request(args, sources, dest, rate_limit)?
     };
     request.options.selector = selector;
+    request.options.relative = relative;
     if let Some(file) = digests {
         request.digest_lists = fan_out::digest_lists(file, &request)?;
     }

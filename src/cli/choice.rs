@@ -72,15 +72,25 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
             RuleOption::IncludeFrom => (true, true),
             RuleOption::Filter => {
                 let parsed = Parsed::of(value.as_bytes(), LineForm::Rules);
-                add(&mut rules, parsed, "--filter", DEPTH_MAX)?;
+                add(&mut rules, parsed, "--filter", (DEPTH_MAX, args.from0))?;
                 continue;
             }
         };
         let form = LineForm::Patterns { take };
         let name = format!("--{name}");
         match is_file {
-            true => read(&mut rules, value, form, false, &name, DEPTH_MAX)?,
-            false => add(&mut rules, Parsed::of(value.as_bytes(), form), &name, 0)?,
+            true => {
+                let form = FileForm {
+                    form,
+                    splits_words: false,
+                    has_nuls: args.from0,
+                };
+                read(&mut rules, value, form, &name, DEPTH_MAX)?;
+            }
+            false => {
+                let parsed = Parsed::of(value.as_bytes(), form);
+                add(&mut rules, parsed, &name, (0, args.from0))?;
+            }
         }
     }
     if args.cvs_exclude {
@@ -88,13 +98,17 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
         let mut cvs: Vec<Rule> = Rule::of_cvs().collect();
         let own = home::own().map(|home| home.join(".cvsignore"));
         if let Some(own) = own.filter(|own| own.exists()) {
-            let form = LineForm::BarePatterns { take: false };
-            read(&mut cvs, own.as_os_str(), form, true, "--cvs-exclude", 0)?;
+            let form = FileForm {
+                form: LineForm::BarePatterns { take: false },
+                splits_words: true,
+                has_nuls: false,
+            };
+            read(&mut cvs, own.as_os_str(), form, "--cvs-exclude", 0)?;
         }
         let words = std::env::var_os("CVSIGNORE").unwrap_or_default();
         let form = LineForm::BarePatterns { take: false };
         for parsed in RuleLines::new(words.as_bytes(), form, true) {
-            add(&mut cvs, parsed, "CVSIGNORE", 0)?;
+            add(&mut cvs, parsed, "CVSIGNORE", (0, false))?;
         }
         rules.push(Rule::cvs_file());
         rules.extend(cvs);
@@ -102,12 +116,21 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
+/// The form of a file of rules.
+#[derive(Clone, Copy)]
+struct FileForm {
+    form: LineForm,
+    splits_words: bool,
+    /// `--from0`
+    has_nuls: bool,
+}
+
 /// Adds a rule. `from` says where it stands.
 fn add(
     rules: &mut Vec<Rule>,
     parsed: std::result::Result<Parsed, BadRule>,
     from: &str,
-    depth: usize,
+    (depth, has_nuls): (usize, bool),
 ) -> Result<()> {
     match parsed.map_err(|why| Error::usage(format!("{from}: {why}")))? {
         Parsed::Rules(more) => rules.extend(more),
@@ -120,7 +143,12 @@ fn add(
         } => {
             rules.extend(own);
             let file = OsStr::from_bytes(&file);
-            read(rules, file, form, splits_words, from, depth)?;
+            let form = FileForm {
+                form,
+                splits_words,
+                has_nuls,
+            };
+            read(rules, file, form, from, depth)?;
         }
     }
     match rules.len() > RULES_MAX {
@@ -133,8 +161,7 @@ fn add(
 fn read(
     rules: &mut Vec<Rule>,
     file: &OsStr,
-    form: LineForm,
-    splits_words: bool,
+    form: FileForm,
     from: &str,
     depth: usize,
 ) -> Result<()> {
@@ -150,15 +177,20 @@ fn read(
     if text.len() as u64 > FILE_MAX {
         return Err(fail("a rule file may have at most 1 MiB"));
     }
-    for parsed in RuleLines::new(&text, form, splits_words) {
+    let FileForm {
+        form,
+        splits_words,
+        has_nuls,
+    } = form;
+    for parsed in RuleLines::new(&text, form, splits_words).with_nuls(has_nuls) {
         let Some(depth) = depth.checked_sub(1) else {
             if matches!(parsed, Ok(Parsed::Merge { .. })) {
                 return Err(fail("rule files are nested too deeply"));
             }
-            add(rules, parsed, &shown, 0)?;
+            add(rules, parsed, &shown, (0, has_nuls))?;
             continue;
         };
-        add(rules, parsed, &shown, depth)?;
+        add(rules, parsed, &shown, (depth, has_nuls))?;
     }
     Ok(())
 }

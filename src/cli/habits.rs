@@ -56,10 +56,6 @@ const HABITS: &[(&[&str], &str)] = &[
         "--remove-source-files removes each file once its copy is on disk",
     ),
     (&["--max-depth"], ALL_FILES),
-    (
-        &["--files-from"],
-        "fastcp reads no list of files: name them as SOURCEs",
-    ),
     (&["--recursive", "--recurse"], "write -r"),
     (
         &["--preserve", "--atimes", "-U"],
@@ -107,8 +103,20 @@ const HABITS: &[(&[&str], &str)] = &[
         "the destination is the last operand",
     ),
     (
-        &["--parents", "--relative"],
-        "--mkpath makes the missing directories of DEST",
+        &["--parents"],
+        "--relative keeps the path of SOURCE, --mkpath makes the missing directories of DEST",
+    ),
+    (
+        &["--no-relative", "--no-R"],
+        "listed files keep their paths; name them as SOURCEs to copy them into one directory",
+    ),
+    (
+        &["--ignore-missing-args", "--delete-missing-args"],
+        "each missing file is reported, and the others are copied",
+    ),
+    (
+        &["--dirs", "-d", "--old-dirs"],
+        "with --files-from, a listed directory is copied without -r",
     ),
     (
         &[
@@ -234,7 +242,8 @@ mod tests {
             ("--sparse a h:", "keeps holes"),
             ("--rsync-path=x a h:", "--remote-path"),
             ("-V", "write --version"),
-            ("--files-from=x h:", "no list of files"),
+            ("--no-relative a h:", "name them as SOURCEs"),
+            ("--dirs a h:", "without -r"),
             ("--verbose a h:", "write -v"),
             ("--quiet a h:", "write -q"),
             ("--log-file=x a h:", "--json prints"),
@@ -245,7 +254,7 @@ mod tests {
             ("--link-dest=x a h:", "--backup keeps"),
             ("-f a h:", "--filter RULE"),
             ("--target-directory=x a", "the last operand"),
-            ("--parents a h:", "--mkpath makes"),
+            ("--parents a h:", "--relative keeps"),
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
             ("--contimeout 5 a h:", "--timeout TIME"),

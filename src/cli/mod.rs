@@ -10,6 +10,7 @@ mod fan_out;
 mod forced_command;
 mod habits;
 mod keep_args;
+mod list_args;
 mod mirror_args;
 pub mod operand;
 mod probe;

@@ -37,15 +37,23 @@ pub(super) fn request(
     let changes = Arc::new(args.keep.changes()?);
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
-    let recursive = args.recursive || args.keep.archive;
+    // As in rsync, -a does not include -r then.
+    let has_list = args.files_from.is_some();
+    let recursive = args.recursive || args.keep.archive && !has_list;
+    // A trailing slash in the list also means all that a directory has.
+    let has_directories = recursive || has_list;
     // The differences that a check finds are counted here.
     let itemizes = args.lists_changes() || args.check;
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let backup = args.mirror.backup(&dest)?;
-    let mirror = args
-        .mirror
-        .mirror(&sources, &dest, recursive, args.one_file_system, lists)?;
+    let mirror = args.mirror.mirror(
+        &sources,
+        &dest,
+        has_directories,
+        args.one_file_system,
+        lists,
+    )?;
     Ok(Request {
         sources,
         dest,
@@ -78,6 +86,7 @@ pub(super) fn request(
             polite: args.polite,
             compares,
             mkpath: args.mkpath,
+            relative: None,
             dry_run: args.dry_run,
             itemizes,
             check: args.check,

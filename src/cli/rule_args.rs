@@ -55,6 +55,17 @@ const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
 #[derive(Debug, Default)]
 pub(super) struct RuleArgs(pub Vec<(RuleOption, &'static str, OsString)>);
 
+impl RuleArgs {
+    /// True if a file of rules is stdin.
+    pub(super) fn reads_stdin(&self) -> bool {
+        let is_stdin = |(option, _, value): &(RuleOption, _, OsString)| {
+            let is_file = matches!(option, RuleOption::ExcludeFrom | RuleOption::IncludeFrom);
+            is_file && value == "-"
+        };
+        self.0.iter().any(is_stdin)
+    }
+}
+
 impl clap::Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
         command.args(OPTIONS.map(|(_, name, value, help)| {

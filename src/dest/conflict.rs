@@ -37,7 +37,7 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
 }
 
 /// Refuses a file onto itself, and a directory onto or into itself.
-pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
+pub(super) fn refuse_itself(source: &Source, target: &Resolved, may_lie_in_it: bool) -> Result<()> {
     let root = source.root;
     let refused = |message: &str| {
         let message = format!("{} {message}", source.shown());
@@ -53,7 +53,7 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved) -> Result<()> {
         });
     }
     let lies_in = |dir: &Arc<Dir>| lies_in(dir, (root.dev, root.ino));
-    if root.is_directory && target.landing.dir().is_some_and(lies_in) {
+    if root.is_directory && !may_lie_in_it && target.landing.dir().is_some_and(lies_in) {
         return refused("contains this; a directory cannot be copied into itself");
     }
     Ok(())

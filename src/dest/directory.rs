@@ -203,7 +203,7 @@ impl Directory {
         if rules.dry_run {
             return Ok(());
         }
-        let is_ours = self.made || !rules.untouched;
+        let is_ours = (self.made || !rules.untouched) && !entry.is_plain();
         let is_preserved = rules.keep.perms && is_ours;
         // For messages.
         let slot = EntrySlot {

@@ -45,6 +45,8 @@ pub struct Spec {
     pub dry_run: bool,
     /// Nothing is written after this run either.
     pub check: bool,
+    /// Only some files below the source are copied, which may have the destination below it.
+    pub relative: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -114,7 +116,7 @@ pub fn resolve(
     refuse_twice(sources, &resolved)?;
     for (source, target) in sources.iter().zip(&resolved) {
         if same_machine {
-            refuse_itself(source, target)?;
+            refuse_itself(source, target, spec.relative)?;
         }
         let is_written = spec.inplace || target.landing.device().is_some();
         if !(spec.check || is_written && target.existing.is_some()) {

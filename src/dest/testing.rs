@@ -119,6 +119,7 @@ pub(super) fn spec(ground: &Path, path: &str) -> Spec {
             .trim_start_matches("--mkpath ")
             .into(),
         mkpath: path.starts_with("--mkpath "),
+        relative: false,
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),

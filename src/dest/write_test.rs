@@ -115,6 +115,7 @@ mod tests {
             inplace: false,
             fsync: false,
             mkpath: false,
+            relative: false,
             dry_run: false,
             check: false,
             confine: None,

@@ -37,6 +37,7 @@ pub mod packs;
 pub mod ranges;
 mod recorded;
 pub mod report;
+mod requested;
 mod restored;
 pub mod resume;
 mod root_table;

@@ -172,6 +172,8 @@ pub struct RuleLines<'a> {
     rest: &'a [u8],
     form: LineForm,
     splits_words: bool,
+    /// A NUL ends a rule, and no line does.
+    has_nuls: bool,
     /// Lines before `rest`.
     lines: usize,
     /// That of the rule that was given last, counted from 1.
@@ -184,9 +186,16 @@ impl<'a> RuleLines<'a> {
             rest: text,
             form,
             splits_words,
+            has_nuls: false,
             lines: 0,
             line: 0,
         }
+    }
+
+    /// With `has_nuls`, a NUL ends a rule, and no line does (`--from0`).
+    pub fn with_nuls(self, has_nuls: bool) -> RuleLines<'a> {
+        let has_nuls = has_nuls && !self.splits_words;
+        RuleLines { has_nuls, ..self }
     }
 
     /// The line of the last rule, counted from 1.
@@ -201,8 +210,10 @@ impl Iterator for RuleLines<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let ends = |byte: &u8| match self.splits_words {
             true => is_space(*byte),
+            false if self.has_nuls => *byte == 0,
             false => matches!(byte, b'\n' | b'\r'),
         };
+        let end_of_line = if self.has_nuls { 0 } else { b'\n' };
         loop {
             if self.rest.is_empty() {
                 return None;
@@ -210,7 +221,7 @@ impl Iterator for RuleLines<'_> {
             let end = self.rest.iter().position(ends).unwrap_or(self.rest.len());
             let line = &self.rest[..end];
             self.line = self.lines + 1;
-            self.lines += usize::from(self.rest.get(end) == Some(&b'\n'));
+            self.lines += usize::from(self.rest.get(end) == Some(&end_of_line));
             self.rest = self.rest.get(end + 1..).unwrap_or_default();
             let is_comment = !self.splits_words && matches!(line, [b'#' | b';', ..]);
             if self.splits_words && line == b"!" {

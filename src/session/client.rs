@@ -18,6 +18,7 @@ use self::first_messages::suite_for;
 use super::connection_control::{ConnectionControl, Inband};
 use super::control_reader::{ControlReader, named};
 use super::data_connections::SendPace;
+use super::file_names;
 use super::route_choice::RouteChooser;
 use super::{rate_file, saved_settings};
 use crate::algorithms::Suite;
@@ -208,6 +209,7 @@ impl Client<'_> {
         self.request.check_selects(&server.host, &server.hello)?;
         self.request.check_archives(&server.host, &server.hello)?;
         self.request.check_itemizes(&server.host, &server.hello)?;
+        self.request.check_relative(&server.host, &server.hello)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;
@@ -229,6 +231,8 @@ impl Client<'_> {
         let control_reader =
             ControlReader::new(&mut server.incoming, Some(&heart), &self.client.shutdown);
         let mut control_reader = control_reader.of_host(&name);
+        let list = file_names::send(self.request, &server.control);
+        control_reader.during(list).await??;
         let found = match pushed {
             Some(pushed) => Some(pushed.counted(&mut control_reader).await?),
             None => None,

@@ -11,7 +11,7 @@ use crate::control::{ControlError, Incoming};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Shutdown;
 use crate::session::heartbeat::Heart;
-use crate::wire::message::{Message, Tune};
+use crate::wire::message::{FileNames, Message, Tune};
 
 /// Messages that may arrive while this end prepares itself: addresses to dial, operands that were
 /// not found. Beyond this, none are read.
@@ -87,6 +87,28 @@ impl<'a, R: AsyncRead + Unpin> ControlReader<'a, R> {
             None => hear(self.incoming, self.heart, self.origin)
                 .await
                 .map_err(|error| named(error, self.host.as_deref())),
+        }
+    }
+
+    /// The next part of the client's list of files. Other messages are kept.
+    ///
+    /// # Errors
+    /// As for [`next`](Self::next); and if too many messages of other types come before it.
+    pub async fn next_names(&mut self) -> Result<FileNames> {
+        loop {
+            let message = tokio::select! {
+                biased;
+                () = self.shutdown.wait() => return Err(self.shutdown.error()),
+                message = hear(self.incoming, self.heart, self.origin) => message?,
+            };
+            if let Message::FileNames(names) = message {
+                return Ok(names);
+            }
+            if self.kept.len() >= KEPT_MAX || self.kept_bytes >= KEPT_BYTES_MAX {
+                return Err(breach("no list of files"));
+            }
+            self.kept_bytes += message.weight();
+            self.kept.push_back(message);
         }
     }
 
@@ -208,6 +230,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Secret(_)
         | Message::Select(_)
         | Message::Archive(_)
+        | Message::Relative(_)
+        | Message::FileNames(_)
         | Message::Listen(_)
         | Message::Dial(_)
         | Message::Digests(_)

@@ -10,6 +10,7 @@ pub mod control_reader;
 pub mod converse;
 pub mod data_connections;
 pub mod endpoint;
+pub mod file_names;
 pub mod heartbeat;
 pub mod host;
 pub mod host_pin;

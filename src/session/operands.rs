@@ -11,12 +11,16 @@ use tokio::task::JoinHandle;
 use crate::dest::{Backups, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
+use crate::file_list::{FileList, NamesFrom};
 use crate::manifest::{Root, Totals};
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
 use crate::session::{owner, probe_place};
-use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec, Sources, Walk, WalkOptions};
+use crate::source::{
+    self, ListBase, ListedSource, Lookup, NamedSource, PipeOrigin, PipeSpec, RelativeOperands,
+    Sources, Walk, WalkOptions,
+};
 use crate::units::printable;
 use crate::wire::message::{ROOTS_MAX, Roots};
 
@@ -31,6 +35,8 @@ pub struct Expanded {
     lacks_some: bool,
     /// Number of operands.
     typed: usize,
+    /// Only these entries of the only directory in `named` are copied.
+    listed: Option<Arc<ListedSource>>,
 }
 
 impl Expanded {
@@ -50,6 +56,43 @@ impl Expanded {
         self.named.extend(named);
     }
 
+    /// The listed entries of `source`, a directory.
+    ///
+    /// # Errors
+    /// Usage, if `--delete` cannot tell where they are.
+    pub fn listed(
+        source: NamedSource,
+        (list, bases): (Arc<FileList>, Vec<ListBase>),
+        options: &CopyOptions,
+    ) -> Result<Expanded> {
+        if options.mirror.deletes && bases.len() > 1 {
+            return Err(delete_needs_one_base());
+        }
+        let copy = options.relative.as_ref();
+        let listed = ListedSource {
+            list,
+            bases,
+            recursive: options.recursive,
+            plain_parents: copy.is_some_and(|copy| copy.plain_parents),
+        };
+        Ok(Expanded {
+            // Nothing is made if nothing is listed.
+            operands: vec![0; usize::from(!listed.list.is_empty())],
+            named: (!listed.list.is_empty())
+                .then_some(source)
+                .into_iter()
+                .collect(),
+            typed: 1,
+            listed: Some(Arc::new(listed)),
+            ..Expanded::default()
+        })
+    }
+
+    /// Some operand was not found, or cannot be copied.
+    pub fn lacks_some(&mut self) {
+        self.lacks_some = true;
+    }
+
     /// True if no operand names anything that exists.
     pub fn is_nothing(&self) -> bool {
         self.named.is_empty() && self.pipe.is_none()
@@ -64,7 +107,7 @@ impl Expanded {
                 let walk_options = WalkOptions {
                     lacks_operands: self.lacks_some,
                     may_lack_names: self.typed > 1 && options.selector.has_bounds(),
-                    ..walk_options(options)
+                    ..self.walk_options(options)
                 };
                 let walk = Walk::new(self.named, walk_options, handles);
                 Sources::Files(Box::new(walk))
@@ -72,10 +115,24 @@ impl Expanded {
         }
     }
 
+    fn walk_options(&self, options: &CopyOptions) -> WalkOptions {
+        WalkOptions {
+            follow_links: options.follow_links,
+            selector: options.selector.clone(),
+            keep: options.keep,
+            compares_modes: options.update.asks(),
+            holds: options.update.sums_up() && !options.digests && !options.fsync,
+            sums_names: options.mirror.deletes,
+            lacks_operands: false,
+            may_lack_names: false,
+            listed: self.listed.clone(),
+        }
+    }
+
     /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
         let mut totals = match &self.pipe {
-            None => source::scan(&self.named, &walk_options(options), found),
+            None => source::scan(&self.named, &self.walk_options(options), found),
             Some(pipe) => Totals {
                 files: 1,
                 streams: 1,
@@ -114,19 +171,6 @@ impl Expanded {
     }
 }
 
-fn walk_options(options: &CopyOptions) -> WalkOptions {
-    WalkOptions {
-        follow_links: options.follow_links,
-        selector: options.selector.clone(),
-        keep: options.keep,
-        compares_modes: options.update.asks(),
-        holds: options.update.sums_up() && !options.digests && !options.fsync,
-        sums_names: options.mirror.deletes,
-        lacks_operands: false,
-        may_lack_names: false,
-    }
-}
-
 /// Looks up the operands of this machine; a missing one is a failed entry. The lookup has its own
 /// thread: a disk that hangs blocks neither this session nor another.
 ///
@@ -136,12 +180,12 @@ pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expande
     let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
     tokio::select! {
-        found = looking => found.map_err(|_| Error::panicked()),
+        found = looking => found.map_err(|_| Error::panicked())?,
         () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }
 
-fn look_up(request: &Request, client: &ClientContext) -> Expanded {
+fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
     let lookup = Lookup {
         base: PathBuf::new(),
         remote: false,
@@ -153,12 +197,22 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         .and_then(SharedSource::pipe)
         .or_else(|| pipe(request).map(PipeOrigin::Own));
     if let Some(pipe) = pipe {
-        return Expanded::nameless(pipe);
+        return Ok(Expanded::nameless(pipe));
+    }
+    if options.relative.is_some() {
+        let typed: Vec<&[u8]> = request
+            .sources
+            .iter()
+            .map(|source| &source.path[..])
+            .collect();
+        let (found, errors) = look_up_relative(&typed, options, &lookup)?;
+        errors.iter().for_each(|error| client.failures.add(error));
+        return Ok(found);
     }
     let mut all = Expanded::default();
     for (operand, source) in request.sources.iter().enumerate() {
         if source.what == EndKind::Nothing {
-            return Expanded::default();
+            return Ok(Expanded::default());
         }
         let (mut named, mut errors) =
             source::expand(&source.path, &lookup, options.recursive, &options.selector);
@@ -171,7 +225,54 @@ fn look_up(request: &Request, client: &ClientContext) -> Expanded {
         warnings.for_each(|line| client.reporter.notice(&line));
         all.add(named, operand, !errors.is_empty());
     }
-    all
+    Ok(all)
+}
+
+/// Looks up the files of a copy that keeps their paths. The second value are the errors of operands.
+///
+/// # Errors
+/// Usage, if `--delete` is not possible. `Kind::Read`, if a list on this host cannot be read.
+pub fn look_up_relative(
+    operands: &[&[u8]],
+    options: &CopyOptions,
+    lookup: &Lookup,
+) -> Result<(Expanded, Vec<Error>)> {
+    let names = options.relative.as_ref().map(|copy| &copy.names);
+    let list = match names {
+        Some(NamesFrom::List(list)) => Some(list.clone()),
+        Some(NamesFrom::File { path, form }) => {
+            Some(Arc::new(source::read_list(path, *form, lookup)?))
+        }
+        Some(NamesFrom::Operands | NamesFrom::Sent) | None => None,
+    };
+    if let (Some(list), [typed, ..]) = (&list, operands) {
+        return match source::find_list(typed, list, lookup) {
+            Ok((source, bases)) => {
+                let found = Expanded::listed(source, (list.clone(), bases), options)?;
+                Ok((found, Vec::new()))
+            }
+            Err(error) => Ok((Expanded::default(), vec![error])),
+        };
+    }
+    let mut relative = RelativeOperands::default();
+    let mut errors = Vec::new();
+    for typed in operands {
+        errors.extend(relative.add(typed, lookup, options.recursive));
+    }
+    let mut found = match relative.finish(lookup) {
+        Ok(Some((source, listed))) => {
+            Expanded::listed(source, (listed.list, listed.bases), options)?
+        }
+        Ok(None) => Expanded::default(),
+        Err(error) => {
+            errors.push(error);
+            Expanded::default()
+        }
+    };
+    if !errors.is_empty() {
+        found.lacks_some();
+    }
+    Ok((found, errors))
 }
 
 /// The source, if it is stdin or a command on this machine.
@@ -291,6 +392,7 @@ fn spec(request: &Request) -> Spec {
         mkpath: request.options.mkpath,
         dry_run: request.options.dry_run,
         check: request.options.check,
+        relative: request.options.relative.is_some(),
         confine: None,
     }
 }
@@ -298,6 +400,9 @@ fn spec(request: &Request) -> Spec {
 /// Checks the roots that a server announces: it may send only the requested files. It must send
 /// all of them, unless it reported a failure (`told`).
 pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
+    if request.options.relative.is_some() {
+        return check_relative(roots);
+    }
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
         let message = format!("fastcp there sent {name}, which was not requested");
@@ -338,4 +443,28 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The same for files that keep their paths: they are the contents of one directory, which has no
+/// name. Nothing is announced if no operand exists, or a list on that host has no names.
+fn check_relative(roots: &Roots) -> Result<()> {
+    let fits = match &roots.roots[..] {
+        [] => true,
+        [root] => root.operand == 0 && root.contents && root.is_directory,
+        _ => false,
+    };
+    match fits {
+        true => Ok(()),
+        false => {
+            let message = "fastcp there sent files that were not requested";
+            Err(Error::new(Kind::Breach, Side::Source, message))
+        }
+    }
+}
+
+pub fn delete_needs_one_base() -> Error {
+    Error::usage(
+        "--delete and --check need one directory that all files are below: leave out /./, or copy \
+         from one directory after the other",
+    )
 }

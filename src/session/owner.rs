@@ -40,6 +40,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         dry_run: request.options.dry_run,
         itemizes: request.options.itemizes,
         check: request.check,
+        relative: request.options.relative.is_some(),
         ..hello
     }
 }

@@ -17,7 +17,7 @@ use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
 use crate::units::printable;
 use crate::wire::hello::Hello;
-use crate::wire::message::{Archive, Message};
+use crate::wire::message::{Archive, Message, RelativeTerms};
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -200,8 +200,7 @@ impl Request {
 
     /// True if a remote host reads the sources and must know which entries to copy.
     pub fn selects_there(&self) -> bool {
-        let is_there = self.sources.iter().any(|source| source.host.is_some());
-        is_there && self.options.selector.is_choosing()
+        self.reads_there() && self.options.selector.is_choosing()
     }
 
     /// The message that says so.
@@ -219,6 +218,35 @@ impl Request {
         }
         let message = format!(
             "fastcp on {} is older and would copy all files: install the same version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
+    }
+
+    /// True if a remote host reads the sources.
+    pub fn reads_there(&self) -> bool {
+        self.sources.iter().any(|source| source.host.is_some())
+    }
+
+    /// The message for a server that sends files with their paths.
+    pub fn relative(&self) -> Option<Message> {
+        let copy = self
+            .options
+            .relative
+            .as_ref()
+            .filter(|_| self.reads_there());
+        copy.map(|copy| Message::Relative(RelativeTerms::of(copy)))
+    }
+
+    /// # Errors
+    /// `Kind::FarEnd` if `host` is too old to keep the paths of files.
+    pub fn check_relative(&self, host: &Host, hello: &Hello) -> Result<()> {
+        if self.options.relative.is_none() || hello.can_list() {
+            return Ok(());
+        }
+        let message = format!(
+            "fastcp on {} is older and knows neither --files-from nor --relative: install the same \
+             version on both hosts",
             printable(host.name.as_bytes())
         );
         Err(Error::new(Kind::FarEnd, Side::Here, message))

@@ -21,12 +21,14 @@ use super::connection_control::{ConnectionControl, Inband, Reverse};
 use super::control_reader::ControlReader;
 use super::data_connections::{Connections, SendPace, receive_on, send_on};
 use super::endpoint::{ReceivingEnd, SendingEnd};
+use super::file_names;
 use super::progress_relay::ProgressRelay;
 use crate::algorithms::Suite;
 use crate::chunk::Pool;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side, reason_of};
+use crate::file_list::{NamesFrom, RelativeCopy};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::failures::Failures;
@@ -196,7 +198,7 @@ async fn copy<R: AsyncRead + Unpin>(
 ) -> Result<()> {
     let opened = timeout(
         HELLO_TIMEOUT,
-        opening(incoming, client.selects, client.archives),
+        opening(incoming, client.selects, client.archives, client.relative),
     )
     .await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
@@ -212,7 +214,7 @@ async fn copy<R: AsyncRead + Unpin>(
     if open.options.nice {
         host::be_nice();
     }
-    let server = ServerCopy::new(
+    let mut server = ServerCopy::new(
         open,
         secret,
         incoming.heard(),
@@ -225,6 +227,15 @@ async fn copy<R: AsyncRead + Unpin>(
     let mut control_reader = ControlReader::new(incoming, Some(heart), shutdown);
     if server.open.between {
         control_reader = control_reader.between();
+    }
+    if let Some(copy) = server.open.options.relative.clone()
+        && copy.names == NamesFrom::Sent
+    {
+        let list = file_names::receive(&mut control_reader).await?;
+        server.open.options.relative = Some(Arc::new(RelativeCopy {
+            names: NamesFrom::List(Arc::new(list)),
+            ..*copy
+        }));
     }
     let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
     let pace = SendPace::default();

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::walk::WalkChoice;
 use crate::dir::{Dir, DirReader};
 use crate::error::Result;
+use crate::file_list::{FileList, ListRange};
 use crate::manifest::{Name, Timestamp, file_type};
 use crate::selection::Selector;
 
@@ -20,6 +21,8 @@ pub struct LookupDirectory {
     dir: Option<Arc<Dir>>,
     choice: WalkChoice,
     follow_links: bool,
+    /// Links on the way to these names are followed.
+    ways: Option<(Arc<FileList>, ListRange)>,
 }
 
 /// Whether the source has an entry.
@@ -35,7 +38,8 @@ pub enum Presence {
 }
 
 impl LookupDirectory {
-    /// Begins at an operand; `name` is None if its contents are copied.
+    /// Begins at an operand; `name` is None if its contents are copied. The walk has followed links
+    /// on the way to names in `list`.
     ///
     /// # Errors
     /// `Kind::Read` if filter rules cannot be read.
@@ -44,6 +48,7 @@ impl LookupDirectory {
         name: Option<&Name>,
         selector: &Arc<Selector>,
         follow_links: bool,
+        list: Option<&Arc<FileList>>,
     ) -> Result<LookupDirectory> {
         let mut choice = WalkChoice::new(selector.clone());
         choice.enter(name, dir)?;
@@ -51,6 +56,7 @@ impl LookupDirectory {
             dir: Some(dir.clone()),
             choice,
             follow_links,
+            ways: list.map(|list| (list.clone(), list.top().below)),
         })
     }
 
@@ -61,12 +67,13 @@ impl LookupDirectory {
     /// # Errors
     /// `Kind::Read` if filter rules cannot be read.
     pub fn enter(&mut self, name: &Name, is_extra: bool) -> Result<bool> {
-        if self.choice.leaves_out_as(name, true) {
+        let is_way = self.enter_way(name);
+        if self.choice.leaves_out_as(name, true) && !is_way {
             self.choice.enter_missing(name);
             self.dir = None;
             return Ok(is_extra);
         }
-        let opened = match (&self.dir, self.follow_links) {
+        let opened = match (&self.dir, self.follow_links || is_way && !is_extra) {
             (Some(dir), true) => dir.linked(name).map(Some),
             (Some(dir), false) => dir.child(name).map(Some),
             (None, _) => Ok(None),
@@ -82,6 +89,20 @@ impl LookupDirectory {
         }
         self.dir = opened;
         Ok(true)
+    }
+
+    /// True if listed names lead through the directory `name`.
+    fn enter_way(&mut self, name: &Name) -> bool {
+        let Some((list, below)) = self.ways.take() else {
+            return false;
+        };
+        let Some(child) = list.find(&below, name.as_bytes()) else {
+            return false;
+        };
+        let is_way = !child.below.is_empty() || list.has_contents(&child.own);
+        let below = child.below;
+        self.ways = Some((list, below));
+        is_way
     }
 
     pub fn exists(&self) -> bool {

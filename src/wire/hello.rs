@@ -27,6 +27,9 @@ const PATCHES: &str = "patches";
 /// The feature of an end that knows dry runs and, as a receiver, reports each change.
 const ITEMIZES: &str = "dry-run-and-check";
 
+/// The feature of an end that copies listed files, and files with their paths.
+const LISTS: &str = "file-lists";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -105,6 +108,10 @@ pub struct Hello {
     /// Sent by a client: `--check`, which is a dry run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
+    /// Sent by a client: files keep their paths below the destination. To a sender,
+    /// [`Relative`](super::message::Message::Relative) follows these messages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub relative: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -164,7 +171,7 @@ impl Hello {
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
             features: [
-                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES,
+                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -192,6 +199,7 @@ impl Hello {
             dry_run: false,
             itemizes: false,
             check: false,
+            relative: false,
         }
     }
 
@@ -228,6 +236,11 @@ impl Hello {
     /// True if this end knows dry runs and reports each change.
     pub fn can_itemize(&self) -> bool {
         self.features.iter().any(|feature| feature == ITEMIZES)
+    }
+
+    /// True if this end copies listed files, and files with their paths.
+    pub fn can_list(&self) -> bool {
+        self.features.iter().any(|feature| feature == LISTS)
     }
 
     /// The form of pack tables that this end can receive.

@@ -9,6 +9,7 @@ mod fault;
 mod first_messages;
 mod itemized;
 mod limits;
+mod listed;
 mod mirror;
 mod ranges;
 mod traffic;
@@ -36,6 +37,7 @@ pub use entries::{
 pub use fault::Fault;
 pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
+pub use listed::{FileNames, NamesSource, RelativeTerms};
 pub use mirror::{
     ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
     OwnEntry, OwnEntryIs, OwnNames, RemovedSources, SourcePlaces,
@@ -157,6 +159,10 @@ messages! {
     // of them at the source (`--remove-source-files`).
     45 => Durable(NumberRanges),
     46 => SourcesRemoved(RemovedSources),
+    // Follows these messages of a client whose hello says so, to a sender.
+    47 => Relative(RelativeTerms),
+    // The client's list of files.
+    48 => FileNames(FileNames),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

@@ -25,6 +25,7 @@ use crate::session::client::{LostSession, Session};
 use crate::session::connection_control::{ConnectionControl, Inband};
 use crate::session::context::ClientContext;
 use crate::session::control_reader::named;
+use crate::session::file_names;
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, CONCLUSION_PATIENCE, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
@@ -112,6 +113,8 @@ async fn log_in(
     request.check_selects(source, &from.hello)?;
     request.check_archives(source, &from.hello)?;
     request.check_archives(dest, &to.hello)?;
+    request.check_relative(source, &from.hello)?;
+    request.check_relative(dest, &to.hello)?;
     request.check_itemizes(source, &from.hello)?;
     request.check_itemizes(dest, &to.hello)?;
     let of_sender = Hello {
@@ -125,6 +128,7 @@ async fn log_in(
         archives: request.archives(),
         dry_run: request.options.dry_run,
         itemizes: request.options.itemizes,
+        relative: request.options.relative.is_some(),
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
@@ -218,6 +222,7 @@ impl RelayedSession<'_> {
             never = routes.run(sender_listens, receiver_listens), if dials => match never {},
             never = pass_through(data, drain) => match never {},
             never = self.follow_rate(&sender.control) => match never {},
+            never = self.send_list(&sender.control) => match never {},
         };
         let route = routes::label(&notes, &exchange.account().borrow());
         Ok((route, conclusion))
@@ -245,7 +250,10 @@ impl RelayedSession<'_> {
                 server.control.send(Message::Secret(secret)).await?;
                 let select = self.request.select();
                 let select = select.filter(|_| end == RelaySide::Sender);
-                for message in select.into_iter().chain(self.request.archive()) {
+                let relative = self.request.relative();
+                let relative = relative.filter(|_| end == RelaySide::Sender);
+                let archive = self.request.archive();
+                for message in select.into_iter().chain(archive).chain(relative) {
                     server.control.send(message).await?;
                 }
                 Ok::<(), WriterEnded>(())
@@ -286,6 +294,13 @@ impl RelayedSession<'_> {
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),
         })
+    }
+
+    /// Sends the list of files, if there is one, while messages are relayed.
+    async fn send_list(&self, sender: &Outgoing) -> Infallible {
+        // The reader reports a lost connection.
+        let _ = file_names::send(self.request, sender).await;
+        std::future::pending().await
     }
 
     async fn follow_rate(&self, sender: &Outgoing) -> Infallible {

@@ -1,6 +1,7 @@
 //! The entries of a copy at the receiver: where each goes, which are in place or failed, and the
 //! journal that records this for a later run.
 
+use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -48,6 +49,9 @@ pub struct Entries {
     pub(super) mirror: Mirroring,
     pub(super) moved: MovedFiles,
     removal: RemovalSteps,
+    /// Device and inode of the destination and of the directories above it, if one of them may be
+    /// below the source.
+    pub(super) above: OnceLock<HashSet<(u64, u64)>>,
 }
 
 /// With `--remove-source-files`, the copy is over after both of these.
@@ -92,7 +96,19 @@ impl Entries {
             mirror,
             moved: MovedFiles::default(),
             removal: RemovalSteps::default(),
+            above: OnceLock::new(),
         }
+    }
+
+    /// Refuses to copy a directory with all that it has into itself.
+    pub fn check_above(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
+        let contains = |above: &HashSet<_>| above.contains(&(entry.dev, entry.ino));
+        if entry.is_implied() || !self.above.get().is_some_and(contains) {
+            return Ok(());
+        }
+        let message = "the source of the same name contains this; a directory cannot be copied into \
+                       itself";
+        Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -122,10 +138,18 @@ impl Entries {
     pub fn locate(&self, entry: &Entry) -> (Location, Option<Hash>) {
         let is_listing = self.is_listing();
         let table = self.table();
+        self.check_requested(&table, entry);
         (
             table.locate(entry.id, entry.parent, &entry.name, is_listing),
             table.path_of(entry.id, entry.parent, &entry.name),
         )
+    }
+
+    /// Ends the copy if the sender sends what is not listed.
+    fn check_requested(&self, table: &EntryTable, entry: &Entry) {
+        if !table.may_be_sent(entry.parent, &entry.name) {
+            self.report.breach("an entry that was not requested");
+        }
     }
 
     /// True if the paths of entries are needed.
@@ -139,6 +163,7 @@ impl Entries {
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
         let is_listing = self.is_listing();
         let table = self.table();
+        self.check_requested(&table, entry);
         (!table.is_known(entry.id)).then(|| {
             (
                 table.locate(entry.id, entry.parent, &entry.name, is_listing),

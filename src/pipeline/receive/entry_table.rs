@@ -8,6 +8,7 @@ use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
 use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
+use super::requested::{RequestedList, RequestedNames};
 use super::root_table::RootTable;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Directory, EntrySlot, Landing, SinkSpec, Spelling};
@@ -39,6 +40,8 @@ pub struct OpenDirectory {
     /// The names of its entries at the source, if the sender has sent them.
     pub(super) source_names: Option<DirectoryNames>,
     names: Names,
+    /// What may be sent of it, if there is a list.
+    requested: Option<RequestedNames>,
     /// Number of children in place or failed, and of all children once that is known.
     settled: u64,
     children: Option<u64>,
@@ -82,6 +85,7 @@ pub enum Location {
 #[derive(Default)]
 pub struct EntryTable {
     pub roots: RootTable,
+    requested: Option<RequestedList>,
     name_memory: NameMemory,
     /// Bytes of memory of all `source_names`.
     source_names_bytes: usize,
@@ -137,6 +141,29 @@ impl EntryTable {
             (None, Lack::LeftOut) => Location::LeftOut,
             (None, Lack::Planned) => Location::Planned(listed),
             (None, Lack::Failed) => Location::Lost,
+        }
+    }
+
+    /// From now on only entries in the list are allowed.
+    pub(super) fn request(&mut self, list: RequestedList) {
+        self.requested = Some(list);
+    }
+
+    /// False if an entry in the directory of `parent` was not requested.
+    pub fn may_be_sent(&self, parent: EntryId, name: &Name) -> bool {
+        self.requested.is_none() || self.requested_below(parent, name).is_some()
+    }
+
+    /// What may be sent of an entry.
+    fn requested_below(&self, parent: EntryId, name: &Name) -> Option<RequestedNames> {
+        let list = self.requested.as_ref()?;
+        if parent == NO_PARENT {
+            return Some(list.top());
+        }
+        match self.directories.get(&parent) {
+            Some(above) => list.child(above.requested.as_ref()?, name),
+            // It is refused for that reason.
+            None => Some(list.top()),
         }
     }
 
@@ -255,7 +282,9 @@ impl EntryTable {
                 depth: 0,
             },
         };
+        let requested = self.requested_below(entry.parent, &entry.name);
         let node = Box::new(OpenDirectory {
+            requested,
             directory,
             lack,
             place,

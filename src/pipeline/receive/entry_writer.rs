@@ -298,7 +298,8 @@ impl EntryWriter<'_> {
                 self.breach("an entry that differs from its announcement")
             }
             (Location::Slot(slot, listed), EntryKind::Directory) => {
-                match self.entries().standing(&slot, &entry) {
+                let checked = self.entries().check_above(&entry, &slot);
+                match checked.and_then(|()| self.entries().standing(&slot, &entry)) {
                     Ok(Standing::Stays) => self.leave_out(entry),
                     Ok(_) => self.directory_in(entry, &slot, listed, path),
                     Err(error) => self.directory(entry, Err(error), listed, path),

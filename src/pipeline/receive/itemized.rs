@@ -71,6 +71,9 @@ impl Entries {
         let Some(old) = old.filter(|_| !directory.made()) else {
             return Ok(self.change_of_new(ItemAction::Made, entry, listed));
         };
+        if entry.is_plain() {
+            return Ok(None);
+        }
         let dir = directory.dir();
         let changes = dest::changes_of_directory(dir, entry, old, &self.rules)?;
         let change = (ItemAction::Corrected, changes);

@@ -11,11 +11,13 @@ use rustix::rand::GetRandomFlags;
 use super::destination::{CopyDestination, To};
 use super::entries::Entries;
 use super::open_file::OpenFile;
+use super::requested::RequestedList;
 use crate::dest::{
     self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
+use crate::file_list::NamesFrom;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
@@ -91,8 +93,22 @@ impl Entries {
         if let Some(list) = &self.context().digests {
             list.set_landed(names.clone());
         }
+        if destination.same_machine && self.context().options.relative.is_some() {
+            let dirs = targets.iter().filter_map(|target| target.landing.dir());
+            let above = dirs.flat_map(|dir| dir.with_those_above(ABOVE_MAX));
+            // Roots land once, so it was not set before.
+            let _ = self.above.set(above.collect());
+        }
         if self.context().options.mirror.deletes {
             self.protect(&roots.roots, &targets);
+        }
+        let options = &self.context().options;
+        let copy = options.relative.as_ref();
+        if let Some(NamesFrom::List(list)) = copy.map(|copy| &copy.names) {
+            self.table().request(RequestedList {
+                list: list.clone(),
+                recursive: options.recursive,
+            });
         }
         let exists = targets.iter().any(|target| target.existed);
         self.moved.set_roots(&targets);

@@ -13,6 +13,7 @@ use super::Sender;
 use super::scheduler::Ended;
 use crate::dir::Dir;
 use crate::error::Result;
+use crate::file_list::FileList;
 use crate::manifest::{EntryId, Name, Timestamp};
 use crate::source::{LookupDirectory, Presence, root_id};
 use crate::wire::message::{ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames};
@@ -28,6 +29,8 @@ pub(super) struct MirrorRoots {
     began: Timestamp,
     /// The user may have named others, which their size or age leaves out.
     may_lack_names: bool,
+    /// The walk has followed links on the way to these names.
+    ways: Option<Arc<FileList>>,
 }
 
 struct MirrorRoot {
@@ -37,7 +40,11 @@ struct MirrorRoot {
 }
 
 impl MirrorRoots {
-    pub(super) fn new(names: Vec<Option<Name>>, may_lack_names: bool) -> MirrorRoots {
+    pub(super) fn new(
+        names: Vec<Option<Name>>,
+        may_lack_names: bool,
+        ways: Option<Arc<FileList>>,
+    ) -> MirrorRoots {
         let mut by_name: HashMap<Name, Vec<usize>> = HashMap::new();
         let mut of_contents = Vec::new();
         for (nth, name) in names.iter().enumerate() {
@@ -53,6 +60,7 @@ impl MirrorRoots {
             of_contents,
             began: Timestamp::of(clock_gettime(ClockId::RealtimeCoarse)),
             may_lack_names,
+            ways,
         }
     }
 
@@ -170,6 +178,7 @@ impl MirrorRoots {
             name,
             &options.selector,
             options.follow_links,
+            self.ways.as_ref(),
         )
         .ok()?;
         for name in below {

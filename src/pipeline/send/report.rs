@@ -87,6 +87,13 @@ impl SendReport {
         self.report(error, 0, 0);
     }
 
+    /// Reports a name that the user listed and that is missing, even if sources may change.
+    pub fn fail_missing(&self, error: &Error) {
+        self.has_failed_before();
+        self.context.failures.add(error);
+        self.say(Message::Fault(Fault::of(error, 0, 0)));
+    }
+
     /// Some operand was not found, which has been reported.
     pub(super) fn has_failed_before(&self) {
         self.has_failed.store(true, Relaxed);

@@ -117,9 +117,9 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         names: Vec::new(),
         mirror: match &sources {
             Sources::Files(walk) if deletes => {
-                MirrorRoots::new(walk.names(), walk.may_lack_names())
+                MirrorRoots::new(walk.names(), walk.may_lack_names(), walk.ways())
             }
-            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::new(Vec::new(), false),
+            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::new(Vec::new(), false, None),
         },
         last_place: None,
         small: SmallFiles::default(),
@@ -214,6 +214,10 @@ impl SourceWalk<'_> {
             Step::LeftOut => Ok(()),
             Step::Failed(error) => {
                 self.sender.report.fail_unannounced(&error);
+                Ok(())
+            }
+            Step::Missing(error) => {
+                self.sender.report.fail_missing(&error);
                 Ok(())
             }
             Step::Special(error) => {
@@ -546,7 +550,11 @@ impl SourceWalk<'_> {
             });
         }
         let (top, below) = found.dir.below();
-        let root = *self.roots.get(&Arc::as_ptr(top))?;
+        let root = match self.sender.context.options.relative {
+            // The files of one root may begin in several directories.
+            Some(_) => 0,
+            None => *self.roots.get(&Arc::as_ptr(top))?,
+        };
         Some(ListedPath { root, below }.child(entry.name.as_bytes()))
     }
 

@@ -39,7 +39,8 @@ pub(super) async fn open(
     say(control, Message::Open(open)).await?;
     let secret = SessionSecret(*keyring.secret.expose());
     say(control, Message::Secret(secret)).await?;
-    for message in request.select().into_iter().chain(request.archive()) {
+    let more = request.select().into_iter().chain(request.archive());
+    for message in more.chain(request.relative()) {
         say(control, message).await?;
     }
     Ok(())

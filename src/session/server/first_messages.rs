@@ -20,11 +20,13 @@ use crate::session::control_reader::breach;
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Reads the client's first messages. With `selects` one says which entries a sender copies, and
-/// with `archives` one says which metadata is kept.
+/// with `archives` one says which metadata is kept. With `relative` one tells a sender where the names
+/// of files come from.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     selects: bool,
     archives: bool,
+    relative: bool,
 ) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(mut open), Message::Secret(mut secret)) = (next().await?, next().await?)
@@ -75,6 +77,14 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         }
         (open.options.mirror, open.options.backup) = (mirror, backup);
         open.options.changes = Arc::new(changes);
+    }
+    if relative && open.role.sends() {
+        let Message::Relative(terms) = next().await? else {
+            return Err(breach("no message about paths"));
+        };
+        open.options.relative = Some(Arc::new(terms.into_copy()));
+    } else if relative {
+        open.options.relative = Some(Arc::default());
     }
     Ok((open, secret))
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::manifest::Totals;
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::report::TellUser;
-use crate::session::operands::Expanded;
+use crate::session::operands::{Expanded, look_up_relative};
 use crate::session::permit::Permit;
 use crate::session::probe_place;
 use crate::session::runtime::off_task;
@@ -85,6 +85,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         mkpath: open.options.mkpath,
         dry_run: open.options.dry_run,
         check: open.options.check,
+        relative: open.options.relative.is_some(),
         confine,
     }
 }
@@ -110,6 +111,18 @@ async fn named(
     lookup: &Lookup,
     control: &Outgoing,
 ) -> Result<Expanded> {
+    if open.options.relative.is_some() {
+        let (typed, lookup, options) = (operands.to_vec(), lookup.clone(), open.options.clone());
+        let found = off_task(move || {
+            let typed: Vec<&[u8]> = typed.iter().map(|typed| &typed[..]).collect();
+            look_up_relative(&typed, &options, &lookup)
+        });
+        let (found, errors) = found.await??;
+        for error in &errors {
+            say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
+        }
+        return Ok(found);
+    }
     let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
         let (typed, lookup) = (typed.clone(), lookup.clone());

@@ -11,6 +11,8 @@
 
 mod choice;
 mod level;
+mod listed;
+mod lost;
 mod names;
 mod spot;
 
@@ -26,6 +28,7 @@ use rustix::fs::{FileType, Stat, fgetxattr};
 use crate::dir::acl::{self, mode_without_list};
 use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Side};
+use crate::file_list::FileList;
 use crate::keep::Keep;
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
 use crate::mirror::NameSums;
@@ -33,12 +36,14 @@ use crate::mirror::NameSums;
 use super::attributes;
 use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
+use super::listed::ListedSource;
 use super::operand::NamedSource;
 use super::pipe_spec::is_pipe;
 use crate::dir::attributes::OwnerNames;
 use crate::selection::Selector;
 pub(super) use choice::WalkChoice;
-use level::Level;
+use level::{Level, LevelTerms};
+use lost::LostNames;
 use names::{FirstNames, FurtherName, FurtherNames};
 use spot::WalkSpot;
 
@@ -65,6 +70,8 @@ pub enum Step {
     },
     /// An entry that is not copied, with the reason; no directory counts it as a child.
     Failed(Error),
+    /// A listed name that does not exist, or that cannot be reached.
+    Missing(Error),
     /// Many entries were left out. The caller sees that the walk goes on, and may end it.
     LeftOut,
     /// A FIFO, a socket or a device inside a tree. Nobody expects its content, so this is no
@@ -89,9 +96,12 @@ pub struct Walk {
     choice: WalkChoice,
     /// Number of entries that it left out.
     left_out: u64,
-    /// Named directories that are not walked yet, with their names if not only their contents are
-    /// copied.
-    trees: VecDeque<(EntryId, Arc<Dir>, Option<Name>)>,
+    /// Named directories that are not walked yet.
+    trees: VecDeque<NamedTree>,
+    /// The names that are copied of the only named directory, if not all.
+    listed: Option<Arc<ListedSource>>,
+    /// Listed names that cannot be found.
+    lost: VecDeque<LostNames>,
     /// The directory that was announced last and is entered next.
     entering: Option<Entering>,
     levels: Vec<Level>,
@@ -129,6 +139,16 @@ struct Entering {
     parent: Arc<Dir>,
     name: Name,
     identity: (u64, u64),
+    through_link: bool,
+    how: LevelTerms,
+}
+
+struct NamedTree {
+    id: EntryId,
+    dir: Arc<Dir>,
+    /// None if only its contents are copied.
+    name: Option<Name>,
+    how: LevelTerms,
 }
 
 /// What the user wants to be copied of the trees.
@@ -148,6 +168,8 @@ pub struct WalkOptions {
     pub lacks_operands: bool,
     /// The user may have named more, which is left out.
     pub may_lack_names: bool,
+    /// Only these entries of the named directory are copied. Then there is one.
+    pub listed: Option<Arc<ListedSource>>,
 }
 
 impl Walk {
@@ -161,6 +183,7 @@ impl Walk {
             sums_names,
             lacks_operands,
             may_lack_names,
+            listed,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
@@ -169,7 +192,8 @@ impl Walk {
             sums_names,
             lacks_operands,
             may_lack_names,
-            first_names: FirstNames::new(roots.len() == 1 && !follow_links),
+            // A listed name may lead through a link.
+            first_names: FirstNames::new(roots.len() == 1 && !follow_links && listed.is_none()),
             is_confined,
             roots: roots.into_iter().enumerate(),
             follow_links,
@@ -178,6 +202,8 @@ impl Walk {
             choice: WalkChoice::new(selector),
             left_out: 0,
             trees: VecDeque::new(),
+            listed,
+            lost: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
             queued: VecDeque::new(),
@@ -209,6 +235,12 @@ impl Walk {
         self.may_lack_names
     }
 
+    /// Listed names; links on the way to them are followed.
+    pub fn ways(&self) -> Option<Arc<FileList>> {
+        let listed = self.listed.as_ref().filter(|_| !self.is_confined);
+        listed.map(|listed| listed.list.clone())
+    }
+
     /// The name of each named thing that the walk has not reached; None if a directory's contents
     /// are copied.
     pub fn names(&self) -> Vec<Option<Name>> {
@@ -232,15 +264,23 @@ impl Walk {
     fn advance(&mut self) -> bool {
         if let Some(further) = self.further_names.take_overflowing() {
             self.further_name(further);
+        } else if let Some(lost) = self.lost.front_mut() {
+            let source = self.listed.as_ref();
+            match source.and_then(|source| lost.next(source)) {
+                Some(error) => self.queued.push_back(Step::Missing(error)),
+                None => drop(self.lost.pop_front()),
+            }
         } else if let Some((nth, root)) = self.roots.next() {
             if let Err(cause) = self.root(root_id(nth), &root) {
                 self.fail_io(root.path, "cannot open", cause);
             }
         } else if let Some(entering) = self.entering.take() {
             self.enter(entering);
+        } else if self.next_listed() {
+            // It has done a piece of work.
         } else if let Some(level) = self.levels.last_mut() {
-            match level.reader.next_name() {
-                Ok(Some(found)) => self.child(found.name),
+            match level.next_name() {
+                Ok(Some(name)) => self.child(name),
                 Ok(None) => self.leave(),
                 Err(cause) => {
                     level.names = None;
@@ -249,8 +289,8 @@ impl Walk {
                     self.leave();
                 }
             }
-        } else if let Some((id, dir, name)) = self.trees.pop_front() {
-            self.push_level(id, dir, name.as_ref());
+        } else if let Some(tree) = self.trees.pop_front() {
+            self.push_level(tree.id, tree.dir, tree.name.as_ref(), tree.how);
         } else if let Some(further) = self.further_names.take() {
             self.further_name(further);
         } else {
@@ -260,14 +300,19 @@ impl Walk {
     }
 
     fn root(&mut self, id: EntryId, root: &NamedSource) -> io::Result<()> {
+        if let Some(source) = self.listed.clone() {
+            return self.listed_root(id, root, &source);
+        }
         if root.is_directory() {
             let dir = root.open(&root.path, &self.handles)?;
-            let fd = dir.handle()?;
-            let mut stat = rustix::fs::fstat(&*fd)?;
-            let list = |room: &mut [u8]| fgetxattr(&*fd, acl::ACCESS, room);
-            stat.st_mode = mode_without_list(stat.st_mode, list);
-            let name = (!root.contents).then(|| root.name.clone());
-            self.trees.push_back((id, dir.clone(), name));
+            let stat = status_of(&dir)?;
+            let how = self.whole(dir.identity().0);
+            self.trees.push_back(NamedTree {
+                id,
+                dir: dir.clone(),
+                name: (!root.contents).then(|| root.name.clone()),
+                how,
+            });
             let kind = EntryKind::Directory;
             let spot = self.root_spot(id, dir, root);
             self.announce(id, spot, kind, &stat);
@@ -295,6 +340,17 @@ impl Walk {
         Ok(())
     }
 
+    /// A directory with all that it has.
+    fn whole(&self, top_device: u64) -> LevelTerms {
+        LevelTerms {
+            reads: true,
+            enters: true,
+            listed: None,
+            top_device,
+            sums_names: self.sums_names,
+        }
+    }
+
     fn root_spot(&self, id: EntryId, dir: Arc<Dir>, root: &NamedSource) -> WalkSpot {
         WalkSpot {
             id: Some(id),
@@ -302,12 +358,19 @@ impl Walk {
             dir,
             name: root.name.clone(),
             through_link: root.confine.is_none(),
+            is_followed: false,
         }
     }
 
     /// Handles one name in the innermost directory.
     fn child(&mut self, name: Vec<u8>) {
         let level = self.levels.last().expect("called for a level");
+        if let (Some(listed), Some(source)) = (&level.listed, &self.listed)
+            && source.list.find(&listed.all, &name).is_some()
+        {
+            // It was visited before.
+            return;
+        }
         let Ok(name) = Name::try_from(name) else {
             let error = Error::new(
                 Kind::Entry,
@@ -325,6 +388,7 @@ impl Walk {
             dir: level.dir.clone(),
             name,
             through_link: self.follow_links,
+            is_followed: false,
         };
         match spot.stat() {
             Ok(stat) if !self.choice.takes(&spot.name, &stat) => self.left_out(),
@@ -351,7 +415,7 @@ impl Walk {
             FileType::RegularFile => self.file(spot, stat),
             FileType::Directory => self.directory(spot, stat),
             FileType::Symlink => match spot.link_text() {
-                Ok(text) if self.holds && spot.parent != NO_PARENT => {
+                Ok(text) if self.holds_here() && spot.parent != NO_PARENT => {
                     self.unnumbered(spot, EntryKind::Symlink(text), &stat);
                 }
                 Ok(text) => {
@@ -367,7 +431,7 @@ impl Walk {
             other if self.takes_special(other) && spot.parent != NO_PARENT => {
                 let kind = SpecialFile::of(other).map(EntryKind::Special);
                 let kind = kind.expect("a special file");
-                if self.holds {
+                if self.holds_here() {
                     return self.unnumbered(spot, kind, &stat);
                 }
                 let id = self.number(&spot);
@@ -398,7 +462,7 @@ impl Walk {
     }
 
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
-        if self.holds && stat.st_nlink == 1 && spot.parent != NO_PARENT {
+        if self.holds_here() && stat.st_nlink == 1 && spot.parent != NO_PARENT {
             return self.unnumbered(spot, EntryKind::File, &stat);
         }
         if stat.st_nlink > 1
@@ -419,7 +483,20 @@ impl Walk {
         self.announce(id, spot, EntryKind::File, &stat);
     }
 
-    fn directory(&mut self, spot: WalkSpot, mut stat: Stat) {
+    /// A directory that was found by reading the one above it.
+    fn directory(&mut self, spot: WalkSpot, stat: Stat) {
+        let level = self.levels.last();
+        let enters = level.is_none_or(|level| level.enters);
+        let how = LevelTerms {
+            reads: enters,
+            enters,
+            ..self.whole(level.map_or(stat.st_dev, |level| level.top_device))
+        };
+        self.directory_by(spot, stat, how, false);
+    }
+
+    /// A directory. `is_plain`: nobody named it.
+    fn directory_by(&mut self, spot: WalkSpot, mut stat: Stat, how: LevelTerms, is_plain: bool) {
         let identity = (stat.st_dev, stat.st_ino);
         // The destination may put it one level deeper, below the directory that receives the copy.
         if self.levels.len() >= DEPTH_MAX {
@@ -430,11 +507,13 @@ impl Walk {
             );
             return;
         }
-        // Without links there is no way back, and the comparison finds nothing.
-        if self
-            .levels
-            .iter()
-            .any(|level| level.dir.identity() == identity)
+        // Without links there is no way back, and the comparison finds nothing. A listed name may lead
+        // back, but it ends.
+        if (self.follow_links || self.listed.is_none())
+            && self
+                .levels
+                .iter()
+                .any(|level| level.dir.identity() == identity)
         {
             self.fail(
                 Kind::Entry,
@@ -445,19 +524,32 @@ impl Walk {
         }
         stat.st_mode = spot.mode_without_list(stat.st_mode);
         let id = self.number(&spot);
-        let top = self.levels.first();
-        let is_elsewhere = self.choice.stays_on_one_file_system()
-            && top.is_some_and(|top| top.dir.identity().0 != stat.st_dev);
-        self.entering = (!is_elsewhere).then(|| Entering {
+        let is_elsewhere = self.choice.stays_on_one_file_system() && how.top_device != stat.st_dev;
+        let is_entered = !is_elsewhere && (how.reads || how.listed.is_some());
+        let mark = (!(how.reads && how.enters)).then_some(is_plain);
+        self.entering = is_entered.then(|| Entering {
             id,
             parent: spot.dir.clone(),
             name: spot.name.clone(),
             identity,
+            through_link: spot.through_link,
+            how,
         });
-        self.announce(id, spot, EntryKind::Directory, &stat);
-        if is_elsewhere {
+        self.announce_directory(id, spot, &stat, mark);
+        if !is_entered {
             self.queued.push_back(not_entered(id));
         }
+    }
+
+    /// Announces a directory, with a mark if it is copied without all that it has: true if nobody
+    /// named it.
+    fn announce_directory(&mut self, id: EntryId, spot: WalkSpot, stat: &Stat, mark: Option<bool>) {
+        self.count_child(&spot);
+        let mut found = self.found(id, spot, EntryKind::Directory, stat);
+        if let Some(is_plain) = mark {
+            found.entry.imply(is_plain);
+        }
+        self.queued.push_back(Step::Entry(found));
     }
 
     fn enter(&mut self, entering: Entering) {
@@ -466,15 +558,29 @@ impl Walk {
             parent,
             name,
             identity,
+            through_link,
+            how,
         } = entering;
-        let opened = if self.follow_links {
+        // If it cannot be read, its listed entries are copied all the same.
+        let opened = if how.listed.is_some() {
+            parent.passed(&name, through_link)
+        } else if through_link {
             parent.linked(&name)
         } else {
             parent.child(&name)
         };
+        let own = opened.as_ref().ok();
+        let own = own.filter(|dir| dir.identity() == identity);
+        let how = match how.listed {
+            Some(listed) => LevelTerms {
+                listed: Some(self.listed_dirs(listed, &name, (&parent, own), through_link)),
+                ..how
+            },
+            None => how,
+        };
         match opened {
             Ok(dir) if dir.identity() == identity => {
-                return self.push_level(id, dir, Some(&name));
+                return self.push_level(id, dir, Some(&name), how);
             }
             Ok(_) => {
                 let error = Error::new(Kind::Changed, Side::Source, REPLACED);
@@ -486,15 +592,15 @@ impl Walk {
         self.queued.push_back(not_entered(id));
     }
 
-    fn push_level(&mut self, id: EntryId, dir: Arc<Dir>, name: Option<&Name>) {
+    fn push_level(&mut self, id: EntryId, dir: Arc<Dir>, name: Option<&Name>, how: LevelTerms) {
         if let Err(error) = self.choice.enter(name, &dir) {
             self.queued.push_back(Step::Failed(error));
             self.queued.push_back(not_entered(id));
             return;
         }
-        self.levels.push(Level::new(id, dir, self.sums_names));
+        self.levels.push(Level::new(id, dir, how));
         if let Some(outer) = self.levels.len().checked_sub(READING_MAX + 1) {
-            self.levels[outer].reader.pause();
+            self.levels[outer].pause();
         }
     }
 
@@ -612,6 +718,15 @@ impl Iterator for Walk {
             }
         }
     }
+}
+
+/// The status of a directory, with the mode of a copy without its ACL.
+fn status_of(dir: &Arc<Dir>) -> io::Result<Stat> {
+    let fd = dir.handle()?;
+    let mut stat = rustix::fs::fstat(&*fd)?;
+    let list = |room: &mut [u8]| fgetxattr(&*fd, acl::ACCESS, room);
+    stat.st_mode = mode_without_list(stat.st_mode, list);
+    Ok(stat)
 }
 
 /// The end of a directory that is not read.

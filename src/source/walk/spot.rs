@@ -26,6 +26,8 @@ pub(super) struct WalkSpot {
     pub name: Name,
     /// Links are followed: the user named the entry, or asked for it with an option.
     pub through_link: bool,
+    /// It is a link that is followed because listed names lead through it.
+    pub is_followed: bool,
 }
 
 impl WalkSpot {

@@ -38,7 +38,7 @@ fn walked(roots: Vec<NamedSource>, follow_links: bool) -> Vec<String> {
             format!("{}<{} {name} {:?}", entry.id, entry.parent, entry.kind)
         }
         Step::EndDirectory { id, children, .. } => format!("end {id} {children}"),
-        Step::Failed(error) | Step::Special(error) => error.to_string(),
+        Step::Failed(error) | Step::Missing(error) | Step::Special(error) => error.to_string(),
         Step::LeftOut => "left out".to_owned(),
     });
     lines.collect()
@@ -211,7 +211,7 @@ fn a_tree_deeper_than_any_path_is_walked_to_its_end() {
             }
             Step::Entry(_) | Step::Unnumbered(_) => directories += 1,
             Step::EndDirectory { .. } => {}
-            Step::Failed(error) | Step::Special(error) => panic!("{error}"),
+            Step::Failed(error) | Step::Missing(error) | Step::Special(error) => panic!("{error}"),
             Step::LeftOut => {}
         }
     }

@@ -8,6 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
 use crate::backup::BackupPlace;
+use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
@@ -85,6 +86,10 @@ pub struct CopyOptions {
     /// `--check`: a dry run that compares contents, and writes nothing in any case. Sent in the hello.
     #[serde(skip)]
     pub check: bool,
+    /// `--relative`, `--files-from`: files keep their paths below the destination. That is so is sent
+    /// in the hello too, and the rest to the sender in [`Relative`](super::Message::Relative).
+    #[serde(skip)]
+    pub relative: Option<Arc<RelativeCopy>>,
     /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,

@@ -6,8 +6,8 @@ use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
 
 use super::{
-    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Message, NumberRanges,
-    Open, OwnEntry, OwnNames, Role, SumsFound, Want,
+    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Message, NamesSource,
+    NumberRanges, Open, OwnEntry, OwnNames, Role, SumsFound, Want,
 };
 
 impl Message {
@@ -26,6 +26,11 @@ impl Message {
                 let lists = [&ack.chunks, &ack.entries, &ack.failed];
                 lists.map(NumberRanges::len).iter().sum::<usize>() * size_of::<ByteRange>()
             }
+            Message::Relative(terms) => match &terms.names {
+                NamesSource::File { path, .. } => path.len(),
+                NamesSource::Operands | NamesSource::Sent => 0,
+            },
+            Message::FileNames(names) => names.names.len(),
             Message::Differs(differing) => differing.pages.len(),
             Message::Missing(missing) => size_of_val(&missing.spans[..]),
             Message::Nack(chunks) => chunks.len() * size_of::<u64>(),

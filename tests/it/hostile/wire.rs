@@ -102,6 +102,7 @@ fn messages() -> Vec<Message> {
         drop_cache: true,
         polite: false,
         compares: None,
+        relative: None,
         mkpath: false,
         dry_run: false,
         itemizes: false,
@@ -461,6 +462,42 @@ fn removals_at_the_source_and_places_of_backups_are_these_bytes() {
 }
 
 #[test]
+fn a_list_of_files_is_these_bytes() {
+    let of_file = NamesSource::File {
+        path: b"l".to_vec(),
+        nul: true,
+    };
+    let messages = [
+        (NamesSource::Operands, "2f00020000000100"),
+        (NamesSource::Sent, "2f00020000000101"),
+        (of_file, "2f000500000001020 16c01"),
+    ];
+    let relative = messages.map(|(names, golden)| {
+        let plain_parents = true;
+        let terms = RelativeTerms {
+            plain_parents,
+            names,
+        };
+        (47, Message::Relative(terms), golden)
+    });
+    let names = FileNames {
+        names: b"./a/\0".to_vec(),
+        is_last: true,
+    };
+    let names = (48, Message::FileNames(names), "300007000000 052e2f612f0001");
+    for (number, message, golden) in relative.into_iter().chain([names]) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden.replace(' ', ""));
+        let read = Message::decode(number, &bytes[HEADER_LEN..]).expect("it reads back");
+        assert_eq!(read, Some(message));
+        let too_long = [number as u8, 0, 0, 0, 2, 0];
+        assert!(parse_header(too_long).is_err(), "more than 64 KiB");
+    }
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(
@@ -476,7 +513,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-backup\",\"patches\",\"dry-run-and-check\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-backup\",\"patches\",\"dry-run-and-check\",\"file-lists\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

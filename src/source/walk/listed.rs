@@ -1,0 +1,370 @@
+//! The walk over listed names: through the directories that lead to them, which are announced like
+//! others, to the listed entries.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use super::level::{LevelTerms, ListedLevel};
+use super::lost::{LostCause, LostNames};
+use super::spot::WalkSpot;
+use super::{NamedTree, Step, Walk, status_of};
+use crate::dir::{Dir, RESERVED, is_reserved};
+use crate::error::{Error, Kind, Side};
+use crate::file_list::{ListRange, ListedChild};
+use crate::manifest::{EntryId, Name, file_type};
+use crate::source::listed::ListedSource;
+use crate::source::operand::NamedSource;
+
+/// From this number of listed names in a directory on, the receiver compares sums of its entries.
+/// With fewer, it does not read a directory that may be large.
+const HOLDS_FROM: usize = 256;
+
+/// A listed entry, or a directory that leads to listed names.
+struct ListedEntry {
+    spot: WalkSpot,
+    stat: Stat,
+    /// The directories that have the listed names below it.
+    dirs: Vec<(u16, Arc<Dir>)>,
+}
+
+impl Walk {
+    /// The directory whose listed entries are copied.
+    pub(super) fn listed_root(
+        &mut self,
+        id: EntryId,
+        root: &NamedSource,
+        source: &Arc<ListedSource>,
+    ) -> io::Result<()> {
+        let top = source.list.top();
+        let mut dirs = Vec::new();
+        let used = source.list.bases_of(&top.all());
+        for number in used {
+            let Some(base) = source.bases.get(usize::from(number)) else {
+                continue;
+            };
+            match base.open(&self.handles) {
+                Ok(dir) => dirs.push((number, dir)),
+                Err(cause) => self.lose(top.all(), number, LostCause::of(&cause)),
+            }
+        }
+        let own = source.list.bases_of(&top.own);
+        let is_own = |(number, _): &&(u16, Arc<Dir>)| own.first() == Some(number);
+        let dir = dirs.iter().find(is_own).or(dirs.first());
+        let dir = match dir {
+            Some((_, dir)) => dir.clone(),
+            None => root.open(&root.path, &self.handles)?,
+        };
+        self.refuse_further(&own, &dirs, Path::new(""));
+        let stat = status_of(&dir)?;
+        let reads = !own.is_empty();
+        let how = LevelTerms {
+            reads,
+            enters: reads && source.recursive,
+            listed: Some(ListedLevel {
+                dirs,
+                all: top.below,
+                rest: top.below,
+            }),
+            ..self.whole(dir.identity().0)
+        };
+        let is_whole = how.enters;
+        self.trees.push_back(NamedTree {
+            id,
+            dir: dir.clone(),
+            name: None,
+            how,
+        });
+        let spot = self.root_spot(id, dir, root);
+        self.announce_directory(id, spot, &stat, (!is_whole).then_some(!reads));
+        Ok(())
+    }
+
+    /// Visits the next listed entry of the innermost directory. False if there is none.
+    pub(super) fn next_listed(&mut self) -> bool {
+        let Some(source) = self.listed.clone() else {
+            return false;
+        };
+        let Some(level) = self.levels.last_mut() else {
+            return false;
+        };
+        let Some(listed) = &mut level.listed else {
+            return false;
+        };
+        let Some(child) = source.list.next_child(&mut listed.rest) else {
+            return false;
+        };
+        self.listed_child(&source, &child);
+        true
+    }
+
+    fn listed_child(&mut self, source: &ListedSource, child: &ListedChild<'_>) {
+        let Ok(name) = Name::try_from(child.name.to_vec()) else {
+            let what = "is not a file name: it has more than 255 bytes, or a NUL";
+            for base in source.list.bases_of(&child.all()) {
+                self.lose(child.all(), base, LostCause::Other(what));
+            }
+            return;
+        };
+        let Some(entry) = self.look_for(source, child, &name) else {
+            return;
+        };
+        let level = self.levels.last();
+        let (reads_here, enters_here) =
+            level.map_or((false, false), |level| (level.reads(), level.enters));
+        let is_own = !child.own.is_empty();
+        let takes = self.choice.takes(&name, &entry.stat);
+        let is_named = takes && (is_own || reads_here);
+        let is_way = !entry.dirs.is_empty();
+        if !is_named && !is_way {
+            // A rule leaves it out, or only names below it are listed, which are missing.
+            if is_own {
+                self.left_out();
+            }
+            return;
+        }
+        let ListedEntry { spot, stat, dirs } = entry;
+        if self.is_confined && is_reserved(name.as_bytes()) {
+            return self.fail(Kind::Refused, &spot, RESERVED);
+        }
+        if file_type(&stat) != FileType::Directory {
+            return self.visit(spot, stat);
+        }
+        let has_contents = takes && source.list.has_contents(&child.own);
+        let is_recursive = source.recursive && is_own || enters_here;
+        // A link that is followed only because names below it are listed is no directory to copy.
+        let enters = takes && is_recursive && (has_contents || !spot.is_followed);
+        let how = LevelTerms {
+            reads: has_contents || enters,
+            enters,
+            listed: is_way.then_some(ListedLevel {
+                dirs,
+                all: child.below,
+                rest: child.below,
+            }),
+            // A listed directory may be on another file system.
+            ..self.whole(stat.st_dev)
+        };
+        self.directory_by(spot, stat, how, source.plain_parents && !is_named);
+    }
+
+    /// Looks for a listed entry in all bases. Names that are missing get errors.
+    fn look_for(
+        &mut self,
+        source: &ListedSource,
+        child: &ListedChild<'_>,
+        name: &Name,
+    ) -> Option<ListedEntry> {
+        let list = &source.list;
+        let own = list.bases_of(&child.own);
+        let (mut found, mut dirs) = (Vec::new(), Vec::new());
+        let mut chosen: Option<(WalkSpot, Stat)> = None;
+        for (base, dir) in self.dirs_of(&list.bases_of(&child.all())) {
+            let (spot, stat) = match self.look_in(source, child, (base, &dir), name) {
+                Ok(Some((entry, is_way))) => {
+                    found.push((base, dir.clone()));
+                    dirs.extend(is_way.then_some((base, dir)));
+                    entry
+                }
+                Ok(None) => continue,
+                // A rule may leave out what cannot be looked at.
+                Err(_) if child.below.is_empty() && self.choice.leaves_out(name) => continue,
+                Err(cause) => {
+                    self.lose(child.all(), base, LostCause::of(&cause));
+                    continue;
+                }
+            };
+            // A directory is better than a file, and the listed entry than one in another base.
+            let rank = |stat: &Stat, is_own| (file_type(stat) == FileType::Directory, is_own);
+            let is_own = own.first() == Some(&base);
+            let is_better = |(_, old): &(WalkSpot, Stat)| rank(&stat, is_own) > rank(old, false);
+            if chosen.as_ref().is_none_or(is_better) {
+                chosen = Some((spot, stat));
+            }
+        }
+        self.refuse_further(&own, &found, name.as_ref());
+        let (spot, stat) = chosen?;
+        Some(ListedEntry { spot, stat, dirs })
+    }
+
+    /// Looks for a listed entry in one base. The second value is true for a directory that leads to
+    /// listed names. None if only names below it are listed, which are missing.
+    fn look_in(
+        &mut self,
+        source: &ListedSource,
+        child: &ListedChild<'_>,
+        (base, dir): (u16, &Arc<Dir>),
+        name: &Name,
+    ) -> io::Result<Option<((WalkSpot, Stat), bool)>> {
+        let has = |range: &ListRange| source.list.bases_of(range).binary_search(&base).is_ok();
+        let (is_own, is_passed) = (has(&child.own), has(&child.below));
+        let has_contents = source.list.has_contents(&child.own);
+        let spot = self.spot_in(dir, name, is_passed || has_contents);
+        let (spot, stat) = self.status_of_listed(spot)?;
+        if file_type(&stat) != FileType::Directory {
+            self.lose(child.below, base, LostCause::Errno(Errno::NOTDIR));
+            return Ok(Some(((spot, stat), false)));
+        }
+        if is_passed && self.leads_somewhere(source, child, (base, dir)) {
+            return Ok(Some(((spot, stat), true)));
+        }
+        let reads_here = self.levels.last().is_some_and(super::Level::reads);
+        if !is_own && !reads_here {
+            return Ok(None);
+        }
+        if !spot.is_followed || has_contents {
+            return Ok(Some(((spot, stat), false)));
+        }
+        // Nothing below it exists, so it is only a link.
+        let link = self.spot_in(dir, name, false);
+        Ok(Some((self.status_of_listed(link)?, false)))
+    }
+
+    /// The directories of these bases in the innermost level.
+    fn dirs_of(&self, bases: &[u16]) -> Vec<(u16, Arc<Dir>)> {
+        let listed = self.levels.last().and_then(|level| level.listed.as_ref());
+        let dirs = listed.map_or(&[][..], |listed| &listed.dirs);
+        let is_wanted = |(base, _): &&(u16, Arc<Dir>)| bases.binary_search(base).is_ok();
+        dirs.iter().filter(is_wanted).cloned().collect()
+    }
+
+    /// `is_passed`: names below it are listed, so that a link is followed, as in any path.
+    fn spot_in(&self, dir: &Arc<Dir>, name: &Name, is_passed: bool) -> WalkSpot {
+        WalkSpot {
+            id: None,
+            parent: self.levels.last().map_or(0, |level| level.id),
+            dir: dir.clone(),
+            name: name.clone(),
+            through_link: self.follow_links || is_passed && !self.is_confined,
+            is_followed: false,
+        }
+    }
+
+    /// A link that leads to no directory is copied as a link, without `-L`.
+    fn status_of_listed(&self, mut spot: WalkSpot) -> io::Result<(WalkSpot, Stat)> {
+        if self.follow_links || !spot.through_link {
+            let stat = spot.stat()?;
+            return Ok((spot, stat));
+        }
+        spot.through_link = false;
+        let stat = spot.stat()?;
+        if file_type(&stat) != FileType::Symlink {
+            return Ok((spot, stat));
+        }
+        spot.through_link = true;
+        match spot.stat() {
+            Ok(stat) if file_type(&stat) == FileType::Directory => {
+                spot.is_followed = true;
+                Ok((spot, stat))
+            }
+            _ => {
+                spot.through_link = false;
+                Ok((spot, stat))
+            }
+        }
+    }
+
+    /// Opens the directories in which the listed entries of the next level are. `own` is the one
+    /// in `above`, if it is open.
+    pub(super) fn listed_dirs(
+        &mut self,
+        listed: ListedLevel,
+        name: &Name,
+        (above, own): (&Arc<Dir>, Option<&Arc<Dir>>),
+        through_link: bool,
+    ) -> ListedLevel {
+        let ListedLevel { dirs, all, rest } = listed;
+        let mut opened = Vec::with_capacity(dirs.len());
+        for (base, parent) in dirs {
+            let dir = match own.filter(|_| Arc::ptr_eq(&parent, above)) {
+                Some(own) => Ok(own.clone()),
+                None => parent.passed(name, through_link || !self.is_confined),
+            };
+            match dir {
+                Ok(dir) => opened.push((base, dir)),
+                Err(cause) => self.lose(all, base, LostCause::of(&cause)),
+            }
+        }
+        ListedLevel {
+            dirs: opened,
+            all,
+            rest,
+        }
+    }
+
+    /// Each of these names of a base gets an error.
+    fn lose(&mut self, names: ListRange, base: u16, cause: LostCause) {
+        if !names.is_empty() {
+            self.lost.push_back(LostNames {
+                rest: names,
+                base,
+                cause,
+                above: None,
+                skip: 0,
+                follows: false,
+            });
+        }
+    }
+
+    /// True if one of the names below `child` exists in `dir`, one of the innermost directories.
+    /// Otherwise no directory is made for them, and each gets an error.
+    fn leads_somewhere(
+        &mut self,
+        source: &ListedSource,
+        child: &ListedChild<'_>,
+        (base, dir): (u16, &Arc<Dir>),
+    ) -> bool {
+        let follows = !self.is_confined;
+        let mut rest = child.below;
+        while let Some((of, name)) = source.list.next_name(&mut rest) {
+            let below = name.get(child.own.skipped()..).unwrap_or_default();
+            // What cannot be looked at may exist.
+            let is_missing = |cause: &io::Error| {
+                let errno = Errno::from_io_error(cause);
+                matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+            };
+            if of == base
+                && !dir
+                    .stat_below(below, follows)
+                    .as_ref()
+                    .is_err_and(is_missing)
+            {
+                return true;
+            }
+        }
+        self.lost.push_back(LostNames {
+            rest: child.below,
+            base,
+            cause: LostCause::Errno(Errno::NOENT),
+            above: Some(dir.clone()),
+            skip: child.own.skipped(),
+            follows,
+        });
+        false
+    }
+
+    /// A name that is listed in several bases is copied from the first one only.
+    fn refuse_further(&mut self, own: &[u16], dirs: &[(u16, Arc<Dir>)], name: &Path) {
+        for base in own.iter().skip(1) {
+            let Some((_, dir)) = dirs.iter().find(|(number, _)| number == base) else {
+                continue;
+            };
+            let message = "would get the same name as another one, which is copied";
+            let error = Error::new(Kind::Usage, Side::Source, message);
+            let error = error.at(dir.path().join(name));
+            self.queued.push_back(Step::Failed(error));
+        }
+    }
+
+    /// True if entries of the innermost directory are held back, to be compared by sums.
+    pub(super) fn holds_here(&self) -> bool {
+        let has_many = |level: &super::Level| {
+            let listed = level.listed.as_ref().map_or(0, |listed| listed.all.len());
+            level.reads() || listed >= HOLDS_FROM
+        };
+        self.holds && self.levels.last().is_none_or(has_many)
+    }
+}
