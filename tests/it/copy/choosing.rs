@@ -1,11 +1,13 @@
 //! Which entries are copied: filter rules, rule files in directories, sizes, ages and file systems.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
 use crate::support::disk::Mounted;
 use crate::support::*;
 
 ways! { push, pull, between, here =>
+    listed_files_keep_their_paths,
     the_rules_of_the_command_line_and_of_directories_choose_entries,
 }
 
@@ -16,7 +18,16 @@ ways! { local_push, local_pull =>
     a_directory_with_a_bad_rule_file_is_not_copied,
 }
 
+ways! { local_pull, local_between => a_list_on_the_source_s_host_is_read_there }
+
+ways! { local_push, local_pull, here =>
+    sources_keep_the_paths_after_the_mark,
+    a_long_list_in_any_order_is_copied_once,
+}
+
 ways! { here =>
+    lists_that_do_not_fit_are_refused,
+    a_listed_directory_is_not_copied_into_itself,
     rules_come_from_files_too,
     a_bad_rule_is_refused_before_the_copy,
     a_pipe_has_no_names,
@@ -28,6 +39,232 @@ fn paths(case: &Case) -> Vec<String> {
     let shown = |path: &std::path::PathBuf| path.to_string_lossy().into_owned();
     let paths = tree.0.keys().map(shown);
     paths.filter(|path| !path.is_empty()).collect()
+}
+
+/// A file with a list of names, each with a NUL.
+fn list_of(dir: &Dir, names: &[&[u8]]) -> String {
+    let text: Vec<u8> = names
+        .iter()
+        .flat_map(|name| [name, &b"\0"[..]].concat())
+        .collect();
+    dir.file("list", text).display().to_string()
+}
+
+fn listed_files_keep_their_paths(case: &Case) {
+    for path in [
+        "a/b/f2", "a/other", "a/beside", "top", "d/x", "d/e/y", "#n\no",
+    ] {
+        case.src.file(format!("t/{path}"), path);
+    }
+    case.src.file("t/a/big", noise(1, 3 * MIB));
+    case.src.hard_link("t/d/hard", "t/a/b/f2");
+    case.src.link("t/way", "a");
+    case.src.link("t/d/link", "nowhere");
+    for (path, mode) in [
+        ("t/a/b", 0o705),
+        ("t/a", 0o750),
+        ("t/d/e", 0o711),
+        ("t/d", 0o700),
+    ] {
+        case.src.mode(path, mode);
+        case.src.time(path, 1_000_000_000, 5);
+    }
+    let names: [&[u8]; 8] = [
+        b"/d/",
+        b"a/b/f2",
+        b"x/../a/./big",
+        b"way/other",
+        b"a/b/f2",
+        b"#n\no",
+        b"gone",
+        b"a/b/f2/z",
+    ];
+    let list = list_of(&case.scratch, &names);
+    let flags = ["-a", "-0", "--files-from", &list];
+    let done = case.copy(&flags, "t", "");
+    done.exits(9).says("t/gone: no such file or directory");
+    done.says("t/a/b/f2/z: not a directory");
+    let copied = [
+        "#n\no", "a", "a/b", "a/b/f2", "big", "d", "d/e", "d/hard", "d/link", "d/x",
+    ];
+    let copied: Vec<_> = copied.into_iter().chain(["way", "way/other"]).collect();
+    assert_eq!(paths(case), copied);
+    for (path, mode) in [
+        ("a", 0o750),
+        ("a/b", 0o705),
+        ("d", 0o700),
+        ("d/e", 0o711),
+        ("way", 0o750),
+    ] {
+        assert_eq!(case.dst.mode_of(path), mode, "{path}");
+        assert_eq!(case.dst.meta(path).mtime(), 1_000_000_000, "{path}");
+    }
+    assert_eq!(case.dst.meta("a/b/f2").ino(), case.dst.meta("d/hard").ino());
+
+    // Only what has its content copied is compared for deletions, and nothing if a name is missing.
+    case.dst.file("d/extra", "goes");
+    case.dst.file("a/b/extra", "stays");
+    case.dst.time("a/b", 1_000_000_000, 5);
+    let gone = list_of(&case.scratch, &[b"a/b/f2", b"d/", b"gone"]);
+    let flags = ["-a", "-0", "--files-from", &gone, "--delete"];
+    let done = case.copy(&flags, "t", "");
+    done.exits(9).says("nothing was deleted");
+    assert!(case.dst.has("d/extra"));
+    let list = list_of(&case.scratch, &[b"a/b/f2", b"d/", b"#n\no"]);
+    let flags = ["-a", "-0", "--files-from", &list, "--delete", "-n"];
+    let planned = "*deleting   d/extra\n";
+    assert_eq!(
+        case.copy(&flags, "t/", "").succeeds().stdout_text(),
+        planned
+    );
+    case.copy(&flags[..5], "t", "").succeeds();
+    assert!(!case.dst.has("d/extra") && case.dst.has("a/b/extra") && case.dst.has("big"));
+    assert_eq!(case.copy(&flags, "t/", "").succeeds().stdout_text(), "");
+}
+
+fn a_list_on_the_source_s_host_is_read_there(case: &Case) {
+    for path in ["t/a/x", "t/a/y", "t/.list"] {
+        case.src.file(path, "# none\na/x\n");
+    }
+    let list = case.src.path("t/.list").display().to_string();
+    for (nth, at) in ["far:", ":"].into_iter().enumerate() {
+        let dest = nth.to_string();
+        let flags = ["--files-from", &format!("{at}{list}")];
+        case.copy(&flags, "t", &dest).succeeds();
+        assert!(case.dst.has(format!("{dest}/a/x")) && !case.dst.has(format!("{dest}/a/y")));
+    }
+    let gone = format!("--files-from=:{list}.gone");
+    let done = case.copy(&[&gone], "t", "none");
+    done.exits(9)
+        .says("cannot read the list of files: no such file");
+    let elsewhere = format!("--files-from=elsewhere:{list}");
+    case.copy(&[&elsewhere], "t", "none")
+        .exits(2)
+        .says("copy it here first");
+    assert!(!case.dst.has("none"));
+}
+
+fn sources_keep_the_paths_after_the_mark(case: &Case) {
+    for path in ["v/www/site/index", "v/log/app", "w/log/other", "w/log/app"] {
+        case.src.file(path, path);
+    }
+    case.src.mode("v/www", 0o711);
+    case.src.mode("v/log", 0o750);
+    case.dst.dir("log");
+    case.dst.mode("log", 0o700);
+    let sources = ["v/./www/site", "v/./log/app", "w/./log/other"];
+    let flags = ["-rp", "--relative"];
+    case.copy_all(&[&flags[..], &["--no-implied-dirs"]].concat(), &sources, "")
+        .succeeds();
+    let copied = [
+        "log",
+        "log/app",
+        "log/other",
+        "www",
+        "www/site",
+        "www/site/index",
+    ];
+    assert_eq!(paths(case), copied);
+    // Not the mode of the source: nobody named these directories.
+    assert_eq!(
+        (case.dst.mode_of("log"), case.dst.mode_of("www")),
+        (0o700, 0o755)
+    );
+    case.copy_all(&flags, &sources, "").succeeds();
+    assert_eq!(
+        (case.dst.mode_of("log"), case.dst.mode_of("www")),
+        (0o750, 0o711)
+    );
+    assert_eq!(case.dst.read("log/other"), b"w/log/other");
+
+    let same = case.copy_all(&flags, &["v/./log/app", "w/./log/app"], "same");
+    same.exits(2).says("w/log/app: would get the same name");
+    assert_eq!(case.dst.read("same/log/app"), b"v/log/app");
+    let up = case.copy_all(&flags, &["v/../v/log"], "up");
+    up.exits(2).says("mark with /./");
+    case.copy_all(&flags, &["v/log/gone", "v/./log"], "some")
+        .exits(9);
+    assert!(case.dst.has("some/log/app") && !case.dst.has("up"));
+}
+
+fn a_long_list_in_any_order_is_copied_once(case: &Case) {
+    let mut list = String::new();
+    for n in 0..1000 {
+        let name = format!("d{}/f{n}", n % 17);
+        case.src.file(format!("t/{name}"), &name[1..3]);
+        list = format!("{name}\n{list}./{name}\n");
+    }
+    case.src.file("t/d0/beside", "");
+    let list = case.scratch.file("list", list).display().to_string();
+    for unchanged in [0, 1000] {
+        let flags = ["-a", "--json", "--files-from", &list];
+        let told = case.copy(&flags, "t/", "").succeeds().stdout_text();
+        assert!(
+            told.contains(&format!("\"files_unchanged\":{unchanged},")),
+            "{told}"
+        );
+    }
+    std::fs::remove_file(case.src.path("t/d0/beside")).expect("remove it");
+    assert_same(case.src.path("t"), &case.dst.0, Also::Nothing);
+}
+
+fn lists_that_do_not_fit_are_refused(case: &Case) {
+    case.src.file("t/a", "a");
+    let list = case.scratch.file("list", "a\n").display().to_string();
+    let list = format!("--files-from={list}");
+    for (flags, why) in [
+        (
+            vec!["--files-from=/gone"],
+            "--files-from /gone: no such file",
+        ),
+        (vec!["--files-from=far:/list"], "copy it here first"),
+        (vec![&list[..], "--follow"], "cannot be combined"),
+        (vec!["--no-implied-dirs"], "goes with --relative"),
+        (vec!["-aR"], "write --relative"),
+    ] {
+        case.copy(&flags, "t", "").exits(2).says(why);
+    }
+    case.copy_all(&[&list], &["t", "t"], "")
+        .exits(2)
+        .says("takes one SOURCE");
+    case.copy(&[&list], "t/a", "")
+        .exits(2)
+        .says("is not a directory");
+    let run = case.fastcp().arg(&list).arg("-").arg(case.dst("b"));
+    run.run().exits(2).says("a pipe or command is none");
+    let cut = case.scratch.file("cut", "t/./a\n").display().to_string();
+    let cut = format!("--files-from={cut}");
+    case.copy(&["--delete", &cut], "", "")
+        .exits(2)
+        .says("leave out /./");
+    // An empty list names nothing, and nothing is made.
+    let empty = case.scratch.file("empty", "# none\n").display().to_string();
+    case.copy(&["-a", "--files-from", &empty], "t", "new")
+        .succeeds();
+    assert_eq!(paths(case), [""; 0]);
+}
+
+fn a_listed_directory_is_not_copied_into_itself(case: &Case) {
+    case.src.file("t/a/x", "x");
+    let into = case.src.dir("t/a/into");
+    let run = |flags: &[&str], names: &str| {
+        let list = case.scratch.file("list", names);
+        let run = case.fastcp().args(flags).arg("--files-from").arg(list);
+        run.arg(case.src("t")).arg(&into.0).run()
+    };
+    // The way to a name may contain the destination.
+    run(&["-a"], "a/x\n").succeeds();
+    assert_eq!(into.read("a/x"), b"x");
+    run(&["-r"], "a\n")
+        .exits(11)
+        .says("cannot be copied into itself");
+    assert!(!into.has("a/into"));
+    let list = case.scratch.file("list", "a/x\n").display().to_string();
+    let same = case
+        .fastcp()
+        .args(["--files-from", &list])
+        .args([case.src("t"), case.src("t")]);
+    same.run().exits(11).says("is the same directory");
 }
 
 fn the_rules_of_the_command_line_and_of_directories_choose_entries(case: &Case) {

@@ -411,6 +411,35 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
     let to = matching.0.display().to_string();
     copy(case, &[], "far:data/sm*", &to).succeeds();
     assert_eq!(matching.names(), ["small"]);
+    // A list leads no further.
+    let outside = case.scratch.file("outside/secret", "secret");
+    case.src.link("out", case.scratch.path("outside"));
+    let text = "out/secret\n../outside/secret\ndata/small\ndata/../out/secret\n";
+    let list = case.src.file("names", text).display().to_string();
+    let listed = case.dst.dir("listed");
+    let to = listed.0.display().to_string();
+    for (from, at) in [("far:", &list[..]), ("far:.", ":names")] {
+        let done = copy(case, &["-a", "--files-from", at], from, &to);
+        done.exits(9).says("out/secret: not a directory");
+        assert_eq!(
+            (listed.names(), listed.dir("data").names()),
+            (vec!["data".into()], vec!["small".into()])
+        );
+    }
+    let at = format!("--files-from=:{}", outside.display());
+    copy(case, &[&at], "far:", &to)
+        .exits(2)
+        .says("reaches only");
+    copy(case, &["--files-from=:out/secret"], "far:", &to).fails();
+    copy(
+        case,
+        &["--relative"],
+        &format!("far:{}", dir.path("small").display()),
+        &to,
+    )
+    .exits(2)
+    .says("mark with /./");
+    copy(case, &["--relative"], "far:data/small", &to).succeeds();
     let file = case.scratch.file("a", "one").display().to_string();
     copy(case, &[], &file, "far:data/a")
         .exits(2)

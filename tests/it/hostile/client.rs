@@ -11,7 +11,10 @@ use fastcp::algorithms::{Compress, Suite};
 use fastcp::manifest::{EntryKind, Totals};
 use fastcp::seal::Direction;
 use fastcp::transport::connection::handshake::ConnectionId;
-use fastcp::wire::message::{CopyOptions, Listen, Message, Open, Role, Roots, SessionSecret};
+use fastcp::wire::message::{
+    CopyOptions, FileNames, Listen, Message, NamesSource, Open, RelativeTerms, Role, Roots,
+    SessionSecret,
+};
 
 use crate::support::fake_server::in_runtime;
 use crate::support::peer::*;
@@ -103,6 +106,54 @@ pub(crate) fn receiver(case: &Case) -> Open {
         path,
         sources: vec![b"tree".to_vec()],
     })
+}
+
+#[test]
+fn a_list_that_breaks_the_rules_ends_the_session() {
+    let names = |names: &[u8], is_last| {
+        let names = names.to_vec();
+        Message::FileNames(FileNames { names, is_last })
+    };
+    let long = [&[b'a'; 5000][..], b"\0"].concat();
+    let other = Message::Credit(1);
+    for (code, messages) in [
+        (13, vec![names(b"./a", true)]),
+        (13, vec![other; 100]),
+        (2, vec![names(&long, true)]),
+        // It reads nothing outside the source, and misses what is not there.
+        (
+            5,
+            vec![names(b"../../etc/passwd\0", false), names(b"", true)],
+        ),
+    ] {
+        server_case(|case| {
+            let operands = vec![case.src.0.as_os_str().as_encoded_bytes().to_vec()];
+            let code_there = against_server(case, |control| {
+                control.hear_hello();
+                let mut hello = fastcp::session::host::hello();
+                hello.relative = true;
+                control.say_hello_as(&hello);
+                control.say(Message::Open(open(Role::Sender { operands })));
+                control.say(Message::Secret(SessionSecret([7; 32])));
+                control.say(Message::Relative(RelativeTerms {
+                    plain_parents: false,
+                    names: NamesSource::Sent,
+                }));
+                messages
+                    .iter()
+                    .for_each(|message| control.say(message.clone()));
+                if code == 5 {
+                    let fault = |message: &Message| matches!(message, Message::Fault(_));
+                    let fault = control.hear_until(fault);
+                    let Some(Message::Fault(fault)) = fault else {
+                        panic!("no error about the missing name");
+                    };
+                    assert!(fault.path.ends_with(b"src/etc/passwd"), "{fault:?}");
+                }
+            });
+            assert_eq!(code_there, Some(code), "{messages:?}");
+        });
+    }
 }
 
 /// Sends the hello and opens the session. Returns the server's listening address.

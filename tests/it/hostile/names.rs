@@ -53,6 +53,38 @@ fn an_entry_with_a_name_that_is_none_ends_the_copy() {
 }
 
 #[test]
+fn an_entry_that_is_not_listed_ends_the_copy() {
+    let sent = |flags: &[&str], entries: Vec<fastcp::manifest::Entry>| {
+        pull_case(|case| {
+            let list = case.scratch.file("list", "a/b\n").display().to_string();
+            let flags = [flags, &["--files-from", &list]].concat();
+            let done = pull(case, &flags, "/x", |mut server| {
+                let names = |message: &Message| matches!(message, Message::FileNames(_));
+                let names = server.control.hear_until(names);
+                let Some(Message::FileNames(names)) = names else {
+                    panic!("no list");
+                };
+                assert_eq!((&names.names[..], names.is_last), (&b"./a/b\0"[..], true));
+                let top = Root {
+                    contents: true,
+                    ..root(1, "x", true)
+                };
+                server.begin(top);
+                server.entries(vec![directory(1, 0, "x"), directory(2, 1, "a")]);
+                server.entries(entries);
+                server.finish();
+            });
+            held_out(&done)
+                .exits(13)
+                .says("an entry that was not requested");
+        });
+    };
+    sent(&[], vec![symlink(3, 2, "c", "x")]);
+    sent(&["-r"], vec![directory(3, 1, ".ssh")]);
+    sent(&[], vec![directory(3, 2, "b"), file(4, 3, "x", 1)]);
+}
+
+#[test]
 fn a_root_with_a_name_that_is_none_ends_the_copy() {
     for evil in no_names() {
         pull_case(|case| {
