@@ -185,6 +185,8 @@ fn a_dry_run_needs_the_permissions_of_the_copy(case: &Case) {
     let done = run("--allow-delete");
     let told = done.succeeds().stdout_text();
     assert_eq!(told, "<f+++++++++ a\n*deleting   old\n");
+    let changed = before.differences(&Tree::read(&case.dst.0), Also::ModesAndTimes);
+    assert!(changed.is_empty(), "{changed:?}");
     case.dst.file("day/web/a", "changed");
     let before_check = Tree::read(&case.dst.0);
     force(case, &format!("--confine '{dir}' --no-overwrite"));
