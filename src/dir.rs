@@ -51,6 +51,8 @@ pub struct Dir {
     depth: usize,
     dev: u64,
     ino: u64,
+    /// Search permission is enough: only known names in it are looked at.
+    is_passed: bool,
     handle: Mutex<Option<Arc<OwnedFd>>>,
     handles: Arc<Handles>,
     /// As it was when it was first read.
@@ -115,6 +117,7 @@ impl Dir {
             depth,
             dev: stat.st_dev,
             ino: stat.st_ino,
+            is_passed: false,
             handle: Mutex::new(Some(Arc::new(fd))),
             handles: handles.clone(),
             default_acl: OnceLock::new(),
@@ -151,20 +154,20 @@ impl Dir {
     /// Like [`child`](Dir::child), or [`linked`](Dir::linked) if `through_link`, for a directory in
     /// which only known names are looked at: search permission is enough.
     pub fn passed(self: &Arc<Dir>, name: &Name, through_link: bool) -> io::Result<Arc<Dir>> {
-        let opened = match through_link {
-            true => self.linked(name),
-            false => self.child(name),
-        };
-        match opened {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            other => return other,
-        }
         let origin = match through_link {
             true => DirOrigin::Linked(self.clone(), name.clone()),
             false => DirOrigin::Child(self.clone(), name.clone()),
         };
-        let fd = origin.open(OFlags::PATH)?;
-        let dir = Dir::opened(fd, origin, &self.handles)?;
+        let fd = match origin.open(OFlags::RDONLY) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                origin.open(OFlags::PATH)?
+            }
+            other => other?,
+        };
+        let mut dir = Dir::opened(fd, origin, &self.handles)?;
+        if let Some(dir) = Arc::get_mut(&mut dir) {
+            dir.is_passed = true;
+        }
         self.handles.note(&dir);
         Ok(dir)
     }
@@ -175,7 +178,7 @@ impl Dir {
             return Ok(fd.clone());
         }
         let fd = match self.origin.open(OFlags::RDONLY) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(error) if self.is_passed && error.kind() == io::ErrorKind::PermissionDenied => {
                 self.origin.open(OFlags::PATH)?
             }
             other => other?,

@@ -5,7 +5,7 @@
 //! that it can be walked like a tree: each directory before its entries, and each name once.
 
 use std::cmp::Ordering;
-use std::io::{BufRead, Read};
+use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,7 +20,10 @@ pub const LIST_NAMES_MAX: usize = 1 << 22;
 /// Most directories in which names of one list begin (`BASE/./NAME`).
 pub const BASES_MAX: usize = 1024;
 
-/// The longest line, in bytes; the limit of Linux for paths.
+/// Most bytes of a list that are read, with comments, empty names and the directories before `/./`.
+pub const LIST_READ_MAX: usize = 2 * LIST_BYTES_MAX;
+
+/// The longest path, in bytes; the limit of Linux.
 const LINE_MAX: usize = 4096;
 
 /// A copy whose files keep their paths below the destination.
@@ -130,36 +133,19 @@ impl FileList {
     pub fn read(from: impl Read, form: ListForm, shown: &str) -> Result<FileList> {
         let fail = |why: &str| Error::usage(format!("{shown}: {why}"));
         let mut builder = ListBuilder::default();
-        let mut from = std::io::BufReader::with_capacity(64 << 10, from);
-        let mut line = Vec::new();
-        let end = match form {
-            ListForm::Lines => b'\n',
-            ListForm::Nul => 0,
+        let mut lines = ListLines {
+            from: io::BufReader::with_capacity(64 << 10, from),
+            form,
+            line: Vec::new(),
+            number: 0,
+            ended_by: b'\n',
         };
-        for number in 1usize.. {
-            line.clear();
-            let most = LINE_MAX as u64 + 2;
-            let read = from.by_ref().take(most).read_until(end, &mut line);
-            if read.map_err(|error| fail(&reason_of(&error)))? == 0 {
-                break;
-            }
-            if line.last() == Some(&end) {
-                line.pop();
-            }
-            if line.len() > LINE_MAX {
-                let why = format!("line {number}: a path of more than {LINE_MAX} bytes");
-                return Err(fail(&why));
-            }
-            // A file with line ends of Windows, or of an old Mac.
-            let lines = line.split(|byte| form == ListForm::Lines && *byte == b'\r');
-            for line in lines {
-                let is_comment = form == ListForm::Lines && matches!(line, [b'#' | b';', ..]);
-                if is_comment {
-                    continue;
-                }
-                let added = builder.add(line);
-                added.map_err(|why| fail(&format!("line {number}: {why}")))?;
-            }
+        while let Some(read) = lines.next().map_err(|error| fail(&reason_of(&error)))? {
+            let added = lines.check().and_then(|is_name| match is_name {
+                true => builder.add(&lines.line),
+                false => builder.pass(read),
+            });
+            added.map_err(|why| fail(&format!("line {}: {why}", lines.number)))?;
         }
         Ok(builder.finish())
     }
@@ -260,9 +246,23 @@ impl FileList {
         bases
     }
 
+    /// True if some of these names are of this base.
+    pub fn has_base(&self, range: &ListRange, base: u16) -> bool {
+        match self.bases.len() {
+            0 | 1 => base == 0 && !range.is_empty(),
+            _ => self.names[range.range()].iter().any(|n| n.base == base),
+        }
+    }
+
     /// True if some of these names have a slash at the end.
     pub fn has_contents(&self, range: &ListRange) -> bool {
         self.names[range.range()].iter().any(|name| name.contents)
+    }
+
+    /// The same for names of one base.
+    pub fn has_contents_in(&self, range: &ListRange, base: u16) -> bool {
+        let is_it = |name: &ListedName| name.base == base && name.contents;
+        self.names[range.range()].iter().any(is_it)
     }
 
     /// Takes the next name out of `rest`: its base and its path.
@@ -312,10 +312,82 @@ impl FileList {
     }
 }
 
+/// The lines of a file with a list.
+struct ListLines<R> {
+    from: R,
+    form: ListForm,
+    /// At most one byte more than a path may have.
+    line: Vec<u8>,
+    /// The number of the line, as editors count.
+    number: usize,
+    /// The byte at the end of the line.
+    ended_by: u8,
+}
+
+impl<R: BufRead> ListLines<R> {
+    /// Reads the next line. Returns the number of bytes read; None at the end.
+    fn next(&mut self) -> io::Result<Option<usize>> {
+        self.line.clear();
+        let before = self.ended_by;
+        // A file may have line ends of Windows, or of an old Mac.
+        let is_end = |byte: &u8| match self.form {
+            ListForm::Lines => matches!(byte, b'\n' | b'\r'),
+            ListForm::Nul => *byte == 0,
+        };
+        let mut read = 0;
+        loop {
+            let there = match self.from.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                there => there?,
+            };
+            let end = there.iter().position(is_end);
+            let part = &there[..end.unwrap_or(there.len())];
+            let room = (LINE_MAX + 1).saturating_sub(self.line.len());
+            self.line.extend_from_slice(&part[..part.len().min(room)]);
+            let used = part.len() + usize::from(end.is_some());
+            self.ended_by = end.map_or(self.ended_by, |at| there[at]);
+            let is_over = end.is_some() || there.is_empty();
+            self.from.consume(used);
+            read += used;
+            // The rest of what is too long is read only if it is a comment.
+            if is_over || self.line.len() > LINE_MAX && !self.is_comment() || read > LIST_READ_MAX {
+                break;
+            }
+        }
+        let is_rest = read == 1 && (before, self.ended_by) == (b'\r', b'\n');
+        self.number += usize::from(!is_rest);
+        Ok((read > 0).then_some(read))
+    }
+
+    fn is_comment(&self) -> bool {
+        self.form == ListForm::Lines && matches!(self.line[..], [b'#' | b';', ..])
+    }
+
+    /// False for a comment, or an empty line.
+    fn check(&self) -> std::result::Result<bool, String> {
+        if self.is_comment() || self.line.is_empty() {
+            return Ok(false);
+        }
+        if self.line.len() > LINE_MAX {
+            return Err(too_long());
+        }
+        if self.line.contains(&0) {
+            return Err("has a NUL: use -0".to_owned());
+        }
+        Ok(true)
+    }
+}
+
+fn too_long() -> String {
+    format!("a path of more than {LINE_MAX} bytes")
+}
+
 /// A [`FileList`] while it is read.
 #[derive(Debug)]
 pub struct ListBuilder {
     list: FileList,
+    /// Bytes of what was added, and of what does not count.
+    read: usize,
 }
 
 impl Default for ListBuilder {
@@ -325,6 +397,7 @@ impl Default for ListBuilder {
                 bases: vec![Vec::new()],
                 ..FileList::default()
             },
+            read: 0,
         }
     }
 }
@@ -336,6 +409,7 @@ impl ListBuilder {
     /// # Errors
     /// A sentence, if the name or the list is too long.
     pub fn add(&mut self, typed: &[u8]) -> std::result::Result<(), String> {
+        self.pass(typed.len() + 1)?;
         if typed.is_empty() {
             return Ok(());
         }
@@ -345,10 +419,25 @@ impl ListBuilder {
             None => (&b""[..], typed),
         };
         let base = cleaned(base).join(&b'/');
+        if base.len() > LINE_MAX {
+            return Err(too_long());
+        }
         let base = self.base(base)?;
         let last = name.rsplit(|byte| *byte == b'/').next();
         let has_end = matches!(last, Some(b"" | b"." | b".."));
         self.add_below(base, &cleaned(name), has_end)
+    }
+
+    /// Counts bytes that were read, also those of comments and empty names.
+    ///
+    /// # Errors
+    /// A sentence, if there are too many.
+    fn pass(&mut self, bytes: usize) -> std::result::Result<(), String> {
+        self.read = self.read.saturating_add(bytes);
+        match self.read > LIST_READ_MAX {
+            true => Err("more than 512 MiB in one list, with comments and empty names".to_owned()),
+            false => Ok(()),
+        }
     }
 
     /// The number of a base directory.
@@ -360,15 +449,16 @@ impl ListBuilder {
         // Names of one base usually come together.
         let known = bases.iter().rposition(|known| *known == path);
         let number = known.unwrap_or(bases.len());
+        if number >= BASES_MAX {
+            return Err(format!(
+                "more than {BASES_MAX} different directories before /./"
+            ));
+        }
         if known.is_none() {
             bases.push(path);
         }
-        match u16::try_from(number) {
-            Ok(number) if usize::from(number) < BASES_MAX => Ok(number),
-            _ => Err(format!(
-                "more than {BASES_MAX} different directories before /./"
-            )),
-        }
+        // Below `BASES_MAX`.
+        Ok(number as u16)
     }
 
     /// Adds a name below a base directory. `contents`: with the entries of the directory.
@@ -384,7 +474,7 @@ impl ListBuilder {
         let path = components.join(&b'/');
         let list = &mut self.list;
         if path.len() > LINE_MAX {
-            return Err(format!("a path of more than {LINE_MAX} bytes"));
+            return Err(too_long());
         }
         if list.names.len() >= LIST_NAMES_MAX {
             return Err(format!("more than {LIST_NAMES_MAX} names in one list"));
@@ -404,10 +494,11 @@ impl ListBuilder {
 
     pub fn finish(self) -> FileList {
         let FileList {
-            text,
+            mut text,
             mut names,
             bases,
         } = self.list;
+        text.shrink_to_fit();
         let path = |name: &ListedName| {
             let start = name.start as usize;
             &text[start..start + usize::from(name.len)]
@@ -552,6 +643,18 @@ mod tests {
         let long = vec![b'a'; LINE_MAX + 5];
         let error = FileList::read(&long[..], ListForm::Nul, "list").unwrap_err();
         assert!(error.message.starts_with("list: line 1: "), "{error}");
+        let text = format!(
+            "#{0}\r\n{1}\r{1}\r\nx\n\ny\0z\n",
+            "c".repeat(9000),
+            "n".repeat(LINE_MAX)
+        );
+        let error = FileList::read(text.as_bytes(), ListForm::Lines, "list").unwrap_err();
+        assert_eq!(error.message, "list: line 6: has a NUL: use -0");
+        let nuls = io::repeat(0);
+        let error = FileList::read(nuls, ListForm::Nul, "list").unwrap_err();
+        assert!(error.message.contains("more than 512 MiB"), "{error}");
+        let base = [&vec![b'a'; LINE_MAX + 1][..], b"/./x"].concat();
+        assert!(ListBuilder::default().add(&base).is_err());
         let bases: String = (0..=BASES_MAX).map(|n| format!("{n}/./x\n")).collect();
         let error = FileList::read(bases.as_bytes(), ListForm::Lines, "list").unwrap_err();
         assert!(error.message.contains("before /./"), "{error}");

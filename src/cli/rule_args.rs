@@ -1,8 +1,11 @@
 //! The options with filter rules, in the order typed: the first rule that matches decides.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, ValueHint};
+
+use crate::selection::{LineForm, Parsed};
 
 /// The heading of all options that choose files.
 pub(super) const CHOOSING: &str = "Choosing files";
@@ -58,9 +61,13 @@ pub(super) struct RuleArgs(pub Vec<(RuleOption, &'static str, OsString)>);
 impl RuleArgs {
     /// True if a file of rules is stdin.
     pub(super) fn reads_stdin(&self) -> bool {
-        let is_stdin = |(option, _, value): &(RuleOption, _, OsString)| {
-            let is_file = matches!(option, RuleOption::ExcludeFrom | RuleOption::IncludeFrom);
-            is_file && value == "-"
+        let is_stdin = |(option, _, value): &(RuleOption, _, OsString)| match option {
+            RuleOption::ExcludeFrom | RuleOption::IncludeFrom => value == "-",
+            RuleOption::Filter => {
+                let parsed = Parsed::of(value.as_bytes(), LineForm::Rules);
+                matches!(parsed, Ok(Parsed::Merge { file, .. }) if file == b"-")
+            }
+            RuleOption::Exclude | RuleOption::Include => false,
         };
         self.0.iter().any(is_stdin)
     }

@@ -257,7 +257,8 @@ pub fn look_up_relative(
     let mut relative = RelativeOperands::default();
     let mut errors = Vec::new();
     for typed in operands {
-        errors.extend(relative.add(typed, lookup, options.recursive));
+        let how = (options.recursive, !options.follow_links);
+        errors.extend(relative.add(typed, lookup, how));
     }
     let mut found = match relative.finish(lookup) {
         Ok(Some((source, listed))) => {
@@ -377,8 +378,17 @@ pub fn destination(request: &Request, same_machine: bool, sessions: Sessions) ->
                 follow_name: !source::is_pattern(&operand.path),
             })
             .collect(),
+        asked: match request.reads_there() {
+            true => paths(request),
+            false => Vec::new(),
+        },
         sessions,
     }
+}
+
+fn paths(request: &Request) -> Vec<Vec<u8>> {
+    let sources = request.sources.iter();
+    sources.map(|source| source.path.clone()).collect()
 }
 
 fn spec(request: &Request) -> Spec {
@@ -401,7 +411,7 @@ fn spec(request: &Request) -> Spec {
 /// all of them, unless it reported a failure (`told`).
 pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
     if request.options.relative.is_some() {
-        return check_relative(roots);
+        return check_relative(request, roots, told);
     }
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
@@ -447,9 +457,20 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
 
 /// The same for files that keep their paths: they are the contents of one directory, which has no
 /// name. Nothing is announced if no operand exists, or a list on that host has no names.
-fn check_relative(roots: &Roots) -> Result<()> {
+fn check_relative(request: &Request, roots: &Roots, told: bool) -> Result<()> {
+    let names = request.options.relative.as_ref().map(|copy| &copy.names);
+    let may_lack_all = match names {
+        Some(NamesFrom::List(list)) => told || list.is_empty(),
+        Some(NamesFrom::File { .. }) => true,
+        Some(NamesFrom::Operands | NamesFrom::Sent) | None => told,
+    };
     let fits = match &roots.roots[..] {
-        [] => true,
+        [] if may_lack_all => true,
+        [] => {
+            let message = "fastcp there sent neither a file nor an error; install the same version \
+                           on both hosts";
+            return Err(Error::new(Kind::Breach, Side::Source, message));
+        }
         [root] => root.operand == 0 && root.contents && root.is_directory,
         _ => false,
     };

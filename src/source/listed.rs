@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::operand::{Lookup, NamedSource, expand};
+use super::operand::{Lookup, NamedSource, expand, expand_links};
 use super::operand_path::with_home;
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
@@ -109,13 +109,22 @@ pub struct RelativeOperands {
 
 impl RelativeOperands {
     /// Adds the files that an operand names. Returns the errors of those that cannot be copied.
-    pub fn add(&mut self, typed: &[u8], lookup: &Lookup, recursive: bool) -> Vec<Error> {
+    /// `keeps_links`: a link stays one, unless a slash follows it.
+    pub fn add(
+        &mut self,
+        typed: &[u8],
+        lookup: &Lookup,
+        (recursive, keeps_links): (bool, bool),
+    ) -> Vec<Error> {
         let typed = match (&lookup.confine, lookup.remote) {
             (Some(confine), _) => with_home(typed, confine.path()),
             (None, true) => with_home(typed, &lookup.base),
             (None, false) => typed.to_vec(),
         };
-        let (found, mut failed) = expand(&typed, lookup, recursive, &Selector::default());
+        let (found, mut failed) = match keeps_links {
+            true => expand_links(&typed, lookup, recursive),
+            false => expand(&typed, lookup, recursive, &Selector::default()),
+        };
         for source in found {
             if let Err(error) = self.add_found(&typed, &source, lookup) {
                 failed.push(error);
@@ -330,7 +339,7 @@ mod tests {
         };
         let meant = |typed: &str| {
             let mut operands = RelativeOperands::default();
-            let failed = operands.add(typed.as_bytes(), &lookup, true);
+            let failed = operands.add(typed.as_bytes(), &lookup, (true, true));
             if let Some(error) = failed.first() {
                 return error.message.clone();
             }

@@ -16,6 +16,7 @@ pub mod pipe_origin;
 pub mod pipe_spec;
 pub mod read;
 mod removal;
+mod requested_paths;
 pub mod scan;
 pub mod walk;
 
@@ -31,6 +32,7 @@ pub use pack::{PackRead, Packed, Unpacked, read_pack};
 pub use pattern::is_pattern;
 pub use read::SourceFile;
 pub use removal::{CopiedFile, SourceRemover};
+pub use requested_paths::{RequestedPaths, requested_paths};
 pub use scan::scan;
 pub use walk::{EntryNumbers, Step, Walk, WalkOptions, root_id};
 

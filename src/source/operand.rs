@@ -93,6 +93,32 @@ pub fn expand(
     recursive: bool,
     selector: &Selector,
 ) -> (Vec<NamedSource>, Vec<Error>) {
+    let search = OperandSearch {
+        lookup,
+        recursive,
+        selector,
+        keeps_links: false,
+    };
+    expand_by(typed, search)
+}
+
+/// The same, but a link without a slash after it is found itself, wherever it leads.
+pub(super) fn expand_links(
+    typed: &[u8],
+    lookup: &Lookup,
+    recursive: bool,
+) -> (Vec<NamedSource>, Vec<Error>) {
+    let search = OperandSearch {
+        lookup,
+        recursive,
+        selector: &Selector::default(),
+        keeps_links: true,
+    };
+    expand_by(typed, search)
+}
+
+fn expand_by(typed: &[u8], search: OperandSearch<'_>) -> (Vec<NamedSource>, Vec<Error>) {
+    let lookup = search.lookup;
     let path = match &lookup.confine {
         Some(confine) => match confine.names(typed) {
             Ok(_) => with_home(typed, confine.path()),
@@ -103,11 +129,6 @@ pub fn expand(
     };
     let (stripped, ending) = split_ending(&path);
     let literal = OsStr::from_bytes(stripped);
-    let search = OperandSearch {
-        lookup,
-        recursive,
-        selector,
-    };
     if !lookup.remote || !pattern::is_pattern(stripped) {
         let shown = OsStr::from_bytes(&path).as_ref();
         return match examine(literal.as_ref(), shown, ending, search) {
@@ -124,6 +145,7 @@ struct OperandSearch<'a> {
     lookup: &'a Lookup,
     recursive: bool,
     selector: &'a Selector,
+    keeps_links: bool,
 }
 
 impl OperandSearch<'_> {
@@ -256,7 +278,11 @@ fn examine(
     } = search;
     let full = lookup.base.join(path);
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
-    let stat = status(&full, lookup).map_err(|cause| {
+    let looked = match search.keeps_links && ending == PathEnding::Name {
+        true if lookup.confine.is_none() => rustix::fs::lstat(&full).map_err(io::Error::from),
+        _ => status(&full, lookup),
+    };
+    let stat = looked.map_err(|cause| {
         let is_missing = Errno::from_io_error(&cause) == Some(Errno::NOENT);
         // A confined key follows no links, so a link that leads nowhere is no special case.
         let dangling =

@@ -30,6 +30,9 @@ pub struct CopyDestination {
     pub same_machine: bool,
     /// One per operand.
     pub typed: Vec<Typed>,
+    /// The paths of the operands, if another host looks them up and must send nothing else. Empty if
+    /// this end does not check that.
+    pub asked: Vec<Vec<u8>>,
     pub sessions: Sessions,
 }
 

@@ -25,7 +25,7 @@ use crate::journal::Journal;
 use crate::journal::record::Hash;
 use crate::keep::NotKept;
 use crate::locks::{OrderedGuard, OrderedMutex, place};
-use crate::manifest::{Entry, EntryId};
+use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
@@ -138,18 +138,22 @@ impl Entries {
     pub fn locate(&self, entry: &Entry) -> (Location, Option<Hash>) {
         let is_listing = self.is_listing();
         let table = self.table();
-        self.check_requested(&table, entry);
+        if !self.is_requested(&table, entry) {
+            return (Location::Refused, None);
+        }
         (
             table.locate(entry.id, entry.parent, &entry.name, is_listing),
             table.path_of(entry.id, entry.parent, &entry.name),
         )
     }
 
-    /// Ends the copy if the sender sends what is not listed.
-    fn check_requested(&self, table: &EntryTable, entry: &Entry) {
-        if !table.may_be_sent(entry.parent, &entry.name) {
+    /// Ends the copy, and returns false, if the sender sends what the user did not name.
+    pub(super) fn is_requested(&self, table: &EntryTable, entry: &Entry) -> bool {
+        let may_be = table.may_be_sent(entry);
+        if !may_be {
             self.report.breach("an entry that was not requested");
         }
+        may_be
     }
 
     /// True if the paths of entries are needed.
@@ -163,7 +167,9 @@ impl Entries {
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
         let is_listing = self.is_listing();
         let table = self.table();
-        self.check_requested(&table, entry);
+        if !self.is_requested(&table, entry) {
+            return Some((Location::Refused, None));
+        }
         (!table.is_known(entry.id)).then(|| {
             (
                 table.locate(entry.id, entry.parent, &entry.name, is_listing),
@@ -270,6 +276,24 @@ impl Entries {
         }
     }
 
+    /// Refuses to write a file into itself (`--inplace`). The landing directory is compared with one
+    /// directory of the source only, and files that keep their paths may come from others.
+    fn check_itself(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
+        // Set only for such files, if both ends are on one machine.
+        let is_possible = self.rules.inplace && self.above.get().is_some();
+        if !is_possible || entry.kind != EntryKind::File {
+            return Ok(());
+        }
+        let existing = dest::existing(slot)?;
+        match existing.is_some_and(|it| (it.dev, it.ino) == (entry.dev, entry.ino)) {
+            true => {
+                let message = "is the source itself, which --inplace would write while it is read";
+                Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
+            }
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a name that this copy may not use, or that the file system could confuse with
     /// another entry's name. A second call for the same entry has the same result.
     ///
@@ -277,6 +301,7 @@ impl Entries {
     /// `Kind::Refused`, or the error of a look at the directory.
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
+        self.check_itself(entry, slot)?;
         if let Some(backup) = &self.rules.backup {
             backup.note(slot);
         }

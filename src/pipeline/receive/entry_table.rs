@@ -8,13 +8,13 @@ use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
 use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
-use super::requested::{RequestedList, RequestedNames};
+use super::requested::{RequestedFiles, RequestedNames};
 use super::root_table::RootTable;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Directory, EntrySlot, Landing, SinkSpec, Spelling};
 use crate::journal;
 use crate::journal::record::Hash;
-use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
+use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 use crate::wire::message::DirectoryNames;
@@ -80,12 +80,14 @@ pub enum Location {
     Planned(Option<ListedPath>),
     /// The entry's directory has not been announced yet.
     Unknown,
+    /// The entry was not requested, which has ended the copy.
+    Refused,
 }
 
 #[derive(Default)]
 pub struct EntryTable {
     pub roots: RootTable,
-    requested: Option<RequestedList>,
+    requested: Option<RequestedFiles>,
     name_memory: NameMemory,
     /// Bytes of memory of all `source_names`.
     source_names_bytes: usize,
@@ -144,26 +146,30 @@ impl EntryTable {
         }
     }
 
-    /// From now on only entries in the list are allowed.
-    pub(super) fn request(&mut self, list: RequestedList) {
-        self.requested = Some(list);
+    /// From now on only these entries are allowed.
+    pub(super) fn request(&mut self, files: RequestedFiles) {
+        self.requested = Some(files);
     }
 
-    /// False if an entry in the directory of `parent` was not requested.
-    pub fn may_be_sent(&self, parent: EntryId, name: &Name) -> bool {
-        self.requested.is_none() || self.requested_below(parent, name).is_some()
+    /// False if an entry was not requested.
+    pub fn may_be_sent(&self, entry: &Entry) -> bool {
+        let is_directory = entry.kind == EntryKind::Directory;
+        self.requested.is_none()
+            || self
+                .requested_below(entry.parent, &entry.name)
+                .is_some_and(|names| names.is_named() || is_directory)
     }
 
     /// What may be sent of an entry.
     fn requested_below(&self, parent: EntryId, name: &Name) -> Option<RequestedNames> {
-        let list = self.requested.as_ref()?;
+        let files = self.requested.as_ref()?;
         if parent == NO_PARENT {
-            return Some(list.top());
+            return Some(files.top());
         }
         match self.directories.get(&parent) {
-            Some(above) => list.child(above.requested.as_ref()?, name),
-            // It is refused for that reason.
-            None => Some(list.top()),
+            Some(above) => files.child(above.requested.as_ref()?, name),
+            // It is refused for that reason, or was accounted for with its directory.
+            None => Some(files.any()),
         }
     }
 

@@ -196,6 +196,7 @@ impl EntryWriter<'_> {
                 (Location::Lost, _) if self.is_dry() => Asked::Lost(entry.parent),
                 // The file fails when its pack arrives.
                 (Location::Lost, _) => Asked::Missing,
+                (Location::Refused, _) => return,
                 _ => return self.breach("an entry of a directory that was not announced"),
             };
             let kind = match &small {
@@ -272,6 +273,8 @@ impl EntryWriter<'_> {
         // The path is None only if the spot is `Unknown`.
         let path = path.unwrap_or_default();
         match (spot, &entry.kind) {
+            // The copy has ended.
+            (Location::Refused, _) => {}
             (Location::Unknown, _) => self.breach("an entry of a directory that was not announced"),
             (Location::Lost, EntryKind::Directory) => {
                 self.entries().report.acks.failed(entry.id);

@@ -96,6 +96,11 @@ impl PackPlacer {
                     .report
                     .breach("an entry that differs from its announcement");
             }
+            let mut entries = members.iter().map(|(entry, _)| entry);
+            // Nothing of such a pack is placed.
+            if !entries.all(|entry| self.entries.is_requested(&table, entry)) {
+                return;
+            }
             if members.iter().any(|(entry, _)| is_unknown(entry)) {
                 if table.is_walked() {
                     drop(table);
@@ -141,6 +146,7 @@ impl PackPlacer {
             }
             Location::Lost => return self.entries.lost_with_directory(entry),
             Location::LeftOut => return self.entries.stays(entry.id, entry.parent),
+            Location::Refused => return,
         };
         let placed = self.entries.check_name(entry, &slot);
         // A sender that writes a list of digests has not asked.

@@ -1,35 +1,63 @@
-//! The names that the user listed, as the receiver checks them: a sender may not send others.
+//! The names that the user asked for, as the receiver checks them: a sender may not send others.
 
 use std::sync::Arc;
 
 use crate::file_list::{FileList, ListRange};
 use crate::manifest::Name;
+use crate::source::RequestedPaths;
 
-/// A list that this end has read.
-pub(super) struct RequestedList {
+/// Which files of a copy that keeps paths may be sent.
+pub(super) struct RequestedFiles {
+    /// The list that this end has read, or the operands without patterns.
     pub list: Arc<FileList>,
+    /// Operands with patterns.
+    pub patterns: RequestedPaths,
     /// `-r`
     pub recursive: bool,
 }
 
 /// What may be sent of a directory.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct RequestedNames {
+    /// The entry itself was named, or is in a directory whose entries were.
+    is_named: bool,
     /// Any entry.
     any: bool,
     /// Any entry of the directories in it.
     deep: bool,
     /// Listed names below it.
     listed: Option<ListRange>,
+    /// For the paths with patterns that begin with this directory: the number of the path, and of
+    /// its names up to here.
+    begun: Box<[(u32, u32)]>,
 }
 
-impl RequestedList {
+impl RequestedNames {
+    /// Otherwise it is only a directory on the way to what was named.
+    pub(super) fn is_named(&self) -> bool {
+        self.is_named
+    }
+}
+
+impl RequestedFiles {
     pub(super) fn top(&self) -> RequestedNames {
         let top = self.list.top();
+        let is_own = !top.own.is_empty();
         RequestedNames {
-            any: !top.own.is_empty(),
-            deep: !top.own.is_empty() && self.recursive,
+            is_named: true,
+            any: is_own,
+            deep: is_own && self.recursive,
             listed: Some(top.below),
+            begun: self.patterns.all(),
+        }
+    }
+
+    /// For an entry of a directory that is not known.
+    pub(super) fn any(&self) -> RequestedNames {
+        RequestedNames {
+            any: true,
+            deep: true,
+            ..self.top()
         }
     }
 
@@ -37,16 +65,20 @@ impl RequestedList {
     pub(super) fn child(&self, above: &RequestedNames, name: &Name) -> Option<RequestedNames> {
         let listed = above.listed.as_ref();
         let child = listed.and_then(|listed| self.list.find(listed, name.as_bytes()));
-        if child.is_none() && !above.any {
+        let (begun, is_match) = self.patterns.next(&above.begun, name);
+        if child.is_none() && begun.is_empty() && !is_match && !above.any {
             return None;
         }
         let own = child.as_ref().map(|child| child.own);
         let own = own.filter(|own| !own.is_empty());
-        let deep = above.deep || own.is_some() && self.recursive;
+        let is_own = own.is_some() || is_match;
+        let deep = above.deep || is_own && self.recursive;
         Some(RequestedNames {
+            is_named: is_own || above.any,
             any: deep || own.is_some_and(|own| self.list.has_contents(&own)),
             deep,
             listed: child.map(|child| child.below),
+            begun,
         })
     }
 }
@@ -62,7 +94,11 @@ mod tests {
         let list = FileList::read(text.as_bytes(), ListForm::Lines, "list").unwrap();
         let may = |recursive: bool, path: &str| {
             let list = Arc::new(list.clone());
-            let requested = RequestedList { list, recursive };
+            let requested = RequestedFiles {
+                list,
+                patterns: RequestedPaths::default(),
+                recursive,
+            };
             let mut at = Some(requested.top());
             for name in path.split('/') {
                 let name = Name::try_from(name.as_bytes().to_vec()).unwrap();

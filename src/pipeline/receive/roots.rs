@@ -11,17 +11,18 @@ use rustix::rand::GetRandomFlags;
 use super::destination::{CopyDestination, To};
 use super::entries::Entries;
 use super::open_file::OpenFile;
-use super::requested::RequestedList;
+use super::requested::RequestedFiles;
 use crate::dest::{
     self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file_list::NamesFrom;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
 use crate::progress::Phase;
+use crate::source::{RequestedPaths, requested_paths};
 use crate::wire::message::{ABOVE_MAX, Message, Roots, RootsResolved};
 
 impl Entries {
@@ -102,14 +103,7 @@ impl Entries {
         if self.context().options.mirror.deletes {
             self.protect(&roots.roots, &targets);
         }
-        let options = &self.context().options;
-        let copy = options.relative.as_ref();
-        if let Some(NamesFrom::List(list)) = copy.map(|copy| &copy.names) {
-            self.table().request(RequestedList {
-                list: list.clone(),
-                recursive: options.recursive,
-            });
-        }
+        self.request(&destination.asked)?;
         let exists = targets.iter().any(|target| target.existed);
         self.moved.set_roots(&targets);
         self.table().roots.set(&roots.roots, targets);
@@ -132,6 +126,27 @@ impl Entries {
             ordered,
             window: self.context().budget.window() as u32,
         }));
+        Ok(())
+    }
+
+    /// Notes what may be sent, if this end knows. `asked` are the operands that another host has
+    /// looked up.
+    fn request(&self, asked: &[Vec<u8>]) -> Result<()> {
+        let options = &self.context().options;
+        let (list, patterns) = match options.relative.as_ref().map(|copy| &copy.names) {
+            Some(NamesFrom::List(list)) => (list.clone(), RequestedPaths::default()),
+            Some(NamesFrom::Operands) if !asked.is_empty() => {
+                let (list, patterns) =
+                    requested_paths(asked, options.recursive).map_err(Error::usage)?;
+                (Arc::new(list), patterns)
+            }
+            _ => return Ok(()),
+        };
+        self.table().request(RequestedFiles {
+            list,
+            patterns,
+            recursive: options.recursive,
+        });
         Ok(())
     }
 

@@ -159,6 +159,7 @@ pub(super) fn destination(
         to,
         same_machine,
         typed: sources.into_iter().map(typed).collect(),
+        asked: Vec::new(),
         sessions: Sessions {
             own: open.session,
             before: open.before.clone(),

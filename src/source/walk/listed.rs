@@ -23,10 +23,14 @@ use crate::source::operand::NamedSource;
 /// With fewer, it does not read a directory that may be large.
 const HOLDS_FROM: usize = 256;
 
+const SAME_NAME: &str = "would get the same name as another one, which is copied";
+
 /// A listed entry, or a directory that leads to listed names.
 struct ListedEntry {
     spot: WalkSpot,
     stat: Stat,
+    /// The base in which it was found.
+    base: u16,
     /// The directories that have the listed names below it.
     dirs: Vec<(u16, Arc<Dir>)>,
 }
@@ -52,15 +56,19 @@ impl Walk {
             }
         }
         let own = source.list.bases_of(&top.own);
-        let is_own = |(number, _): &&(u16, Arc<Dir>)| own.first() == Some(number);
-        let dir = dirs.iter().find(is_own).or(dirs.first());
-        let dir = match dir {
-            Some((_, dir)) => dir.clone(),
+        let of_own = |base: &u16| dirs.iter().find(|(number, _)| number == base);
+        let chosen = own.iter().find_map(of_own);
+        // Without it nobody has named the directory itself.
+        let reads = chosen.is_some();
+        let dir = match chosen.or(dirs.first()) {
+            Some((base, dir)) => {
+                let (base, dir) = (*base, dir.clone());
+                self.refuse_further(&own, &dirs, base, Path::new(""));
+                dir
+            }
             None => root.open(&root.path, &self.handles)?,
         };
-        self.refuse_further(&own, &dirs, Path::new(""));
         let stat = status_of(&dir)?;
-        let reads = !own.is_empty();
         let how = LevelTerms {
             reads,
             enters: reads && source.recursive,
@@ -110,12 +118,17 @@ impl Walk {
             return;
         };
         let Some(entry) = self.look_for(source, child, &name) else {
+            // Reading passes over all listed names.
+            if self.levels.last().is_some_and(super::Level::reads) {
+                self.found_by_reading(name);
+            }
             return;
         };
         let level = self.levels.last();
+        let level = level.filter(|level| Arc::ptr_eq(&level.dir, &entry.spot.dir));
         let (reads_here, enters_here) =
             level.map_or((false, false), |level| (level.reads(), level.enters));
-        let is_own = !child.own.is_empty();
+        let is_own = source.list.has_base(&child.own, entry.base);
         let takes = self.choice.takes(&name, &entry.stat);
         let is_named = takes && (is_own || reads_here);
         let is_way = !entry.dirs.is_empty();
@@ -126,14 +139,19 @@ impl Walk {
             }
             return;
         }
-        let ListedEntry { spot, stat, dirs } = entry;
+        let ListedEntry {
+            spot,
+            stat,
+            base,
+            dirs,
+        } = entry;
         if self.is_confined && is_reserved(name.as_bytes()) {
             return self.fail(Kind::Refused, &spot, RESERVED);
         }
         if file_type(&stat) != FileType::Directory {
             return self.visit(spot, stat);
         }
-        let has_contents = takes && source.list.has_contents(&child.own);
+        let has_contents = takes && source.list.has_contents_in(&child.own, base);
         let is_recursive = source.recursive && is_own || enters_here;
         // A link that is followed only because names below it are listed is no directory to copy.
         let enters = takes && is_recursive && (has_contents || !spot.is_followed);
@@ -161,7 +179,7 @@ impl Walk {
         let list = &source.list;
         let own = list.bases_of(&child.own);
         let (mut found, mut dirs) = (Vec::new(), Vec::new());
-        let mut chosen: Option<(WalkSpot, Stat)> = None;
+        let mut chosen: Option<ListedEntry> = None;
         for (base, dir) in self.dirs_of(&list.bases_of(&child.all())) {
             let (spot, stat) = match self.look_in(source, child, (base, &dir), name) {
                 Ok(Some((entry, is_way))) => {
@@ -178,16 +196,52 @@ impl Walk {
                 }
             };
             // A directory is better than a file, and the listed entry than one in another base.
-            let rank = |stat: &Stat, is_own| (file_type(stat) == FileType::Directory, is_own);
-            let is_own = own.first() == Some(&base);
-            let is_better = |(_, old): &(WalkSpot, Stat)| rank(&stat, is_own) > rank(old, false);
+            let rank = |stat: &Stat, base| {
+                let is_own = own.binary_search(&base).is_ok();
+                (file_type(stat) == FileType::Directory, is_own)
+            };
+            let is_better = |old: &ListedEntry| rank(&stat, base) > rank(&old.stat, old.base);
             if chosen.as_ref().is_none_or(is_better) {
-                chosen = Some((spot, stat));
+                chosen = Some(ListedEntry {
+                    spot,
+                    stat,
+                    base,
+                    dirs: Vec::new(),
+                });
             }
         }
-        self.refuse_further(&own, &found, name.as_ref());
-        let (spot, stat) = chosen?;
-        Some(ListedEntry { spot, stat, dirs })
+        let chosen = chosen?;
+        self.refuse_further(&own, &found, chosen.base, name.as_ref());
+        let of_level = self.levels.last().map(|level| level.dir.clone());
+        let is_told = |dir: &Arc<Dir>| {
+            let same = |(base, of): &(u16, Arc<Dir>)| own.contains(base) && Arc::ptr_eq(of, dir);
+            found.iter().any(same)
+        };
+        if let Some(dir) =
+            of_level.filter(|dir| !Arc::ptr_eq(dir, &chosen.spot.dir) && !is_told(dir))
+        {
+            self.refuse_read(&dir, name);
+        }
+        Some(ListedEntry { dirs, ..chosen })
+    }
+
+    /// An entry that reading finds in `dir`, the innermost directory, and that has the name of a
+    /// listed one in another base, which is copied.
+    fn refuse_read(&mut self, dir: &Arc<Dir>, name: &Name) {
+        let Some(level) = self.levels.last().filter(|level| level.reads()) else {
+            return;
+        };
+        let enters = level.enters;
+        // What cannot be looked at is not copied either.
+        let Ok(stat) = dir.stat(name.as_os_str()) else {
+            return;
+        };
+        let is_whole = enters || file_type(&stat) != FileType::Directory;
+        if is_whole && self.choice.takes(name, &stat) {
+            let error = Error::new(Kind::Usage, Side::Source, SAME_NAME);
+            let error = error.at(dir.path().join(name));
+            self.queued.push_back(Step::Failed(error));
+        }
     }
 
     /// Looks for a listed entry in one base. The second value is true for a directory that leads to
@@ -199,9 +253,9 @@ impl Walk {
         (base, dir): (u16, &Arc<Dir>),
         name: &Name,
     ) -> io::Result<Option<((WalkSpot, Stat), bool)>> {
-        let has = |range: &ListRange| source.list.bases_of(range).binary_search(&base).is_ok();
+        let has = |range: &ListRange| source.list.has_base(range, base);
         let (is_own, is_passed) = (has(&child.own), has(&child.below));
-        let has_contents = source.list.has_contents(&child.own);
+        let has_contents = source.list.has_contents_in(&child.own, base);
         let spot = self.spot_in(dir, name, is_passed || has_contents);
         let (spot, stat) = self.status_of_listed(spot)?;
         if file_type(&stat) != FileType::Directory {
@@ -211,7 +265,8 @@ impl Walk {
         if is_passed && self.leads_somewhere(source, child, (base, dir)) {
             return Ok(Some(((spot, stat), true)));
         }
-        let reads_here = self.levels.last().is_some_and(super::Level::reads);
+        let reads = |level: &super::Level| level.reads() && Arc::ptr_eq(&level.dir, dir);
+        let reads_here = self.levels.last().is_some_and(reads);
         if !is_own && !reads_here {
             return Ok(None);
         }
@@ -346,14 +401,13 @@ impl Walk {
         false
     }
 
-    /// A name that is listed in several bases is copied from the first one only.
-    fn refuse_further(&mut self, own: &[u16], dirs: &[(u16, Arc<Dir>)], name: &Path) {
-        for base in own.iter().skip(1) {
-            let Some((_, dir)) = dirs.iter().find(|(number, _)| number == base) else {
+    /// A name that is listed in several bases is copied from one only, `chosen`.
+    fn refuse_further(&mut self, own: &[u16], dirs: &[(u16, Arc<Dir>)], chosen: u16, name: &Path) {
+        for (base, dir) in dirs {
+            if *base == chosen || own.binary_search(base).is_err() {
                 continue;
-            };
-            let message = "would get the same name as another one, which is copied";
-            let error = Error::new(Kind::Usage, Side::Source, message);
+            }
+            let error = Error::new(Kind::Usage, Side::Source, SAME_NAME);
             let error = error.at(dir.path().join(name));
             self.queued.push_back(Step::Failed(error));
         }

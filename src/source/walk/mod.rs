@@ -368,7 +368,7 @@ impl Walk {
         if let (Some(listed), Some(source)) = (&level.listed, &self.listed)
             && source.list.find(&listed.all, &name).is_some()
         {
-            // It was visited before.
+            // `next_listed` has visited it, or told of it.
             return;
         }
         let Ok(name) = Name::try_from(name) else {
@@ -381,6 +381,12 @@ impl Walk {
             self.queued.push_back(Step::Failed(error));
             return;
         };
+        self.found_by_reading(name);
+    }
+
+    /// Visits an entry of the innermost directory, unless a rule leaves it out.
+    fn found_by_reading(&mut self, name: Name) {
+        let level = self.levels.last().expect("called for a level");
         let is_own = self.is_confined && is_reserved(name.as_bytes());
         let spot = WalkSpot {
             id: None,

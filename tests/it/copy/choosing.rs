@@ -28,6 +28,7 @@ ways! { local_push, local_pull, here =>
 ways! { here =>
     lists_that_do_not_fit_are_refused,
     a_listed_directory_is_not_copied_into_itself,
+    a_base_that_is_missing_leaves_the_others_alone,
     rules_come_from_files_too,
     a_bad_rule_is_refused_before_the_copy,
     a_pipe_has_no_names,
@@ -187,6 +188,56 @@ fn sources_keep_the_paths_after_the_mark(case: &Case) {
     assert!(case.dst.has("some/log/app") && !case.dst.has("up"));
 }
 
+fn a_base_that_is_missing_leaves_the_others_alone(case: &Case) {
+    for path in ["t/d/x", "t/d/y", "t/top", "t/q/d/x", "t/f/d"] {
+        case.src.file(path, path);
+    }
+    let run = |names: &str, flags: &[&str], dest: &str| {
+        let list = case.scratch.file("list", names).display().to_string();
+        let flags = [&["-r", "--files-from", &list], flags].concat();
+        case.copy(&flags, "t", dest)
+    };
+    run("gone/./\n", &[], "a").exits(9).says("gone");
+    assert!(case.dst.path("a").read_dir().map_or(0, Iterator::count) == 0);
+    run("gone/./\nq/./\n", &[], "q").exits(9);
+    assert!(case.dst.has("q/d/x") && !case.dst.has("q/top"));
+    run("gone/./d\nd/x\n", &[], "b").exits(9);
+    let file = run("f/./d\nd/x\n", &[], "c");
+    file.exits(2).says("f/d: would get the same name");
+    for dest in ["b", "c"] {
+        assert_eq!(case.dst.dir(format!("{dest}/d")).names(), ["x"]);
+    }
+    // What is found by reading has the name of a listed one.
+    let read = run("q/./d\nd/x\n", &[], "e");
+    read.exits(2).says("q/d/x: would get the same name");
+    assert_eq!(case.dst.read("e/d/x"), b"t/d/x");
+    let read = run("q/./d\nd/gone\n", &[], "g");
+    read.exits(9);
+    assert_eq!(case.dst.read("g/d/x"), b"t/q/d/x");
+
+    // A file is not written into itself.
+    let into = case.src.path("t/q").display().to_string();
+    let list = case.scratch.file("list", "q/./d/x\n").display().to_string();
+    let flags = ["--inplace", "-I", "--files-from", &list];
+    let done = case
+        .fastcp()
+        .args(flags)
+        .arg(case.src("t"))
+        .arg(&into)
+        .run();
+    done.exits(11).says("is the source itself");
+    assert_eq!(case.src.read("t/q/d/x"), b"t/q/d/x");
+    case.src.link("dangling", "nowhere");
+    case.src.link("to", "t");
+    let links = ["dangling", "to"];
+    case.copy_all(&["--relative"], &links, "l").succeeds();
+    assert!(
+        links
+            .iter()
+            .all(|name| case.dst.meta(format!("l/{name}")).is_symlink())
+    );
+}
+
 fn a_long_list_in_any_order_is_copied_once(case: &Case) {
     let mut list = String::new();
     for n in 0..1000 {
@@ -237,6 +288,14 @@ fn lists_that_do_not_fit_are_refused(case: &Case) {
     case.copy(&["--delete", &cut], "", "")
         .exits(2)
         .says("leave out /./");
+    let stdin = ["--files-from=-", "--filter=merge -"];
+    case.copy(&stdin, "t", "")
+        .exits(2)
+        .says("stdin has the rules already");
+    let nul = case.scratch.file("nul", "a\0b\n").display().to_string();
+    case.copy(&["--files-from", &nul], "t", "")
+        .exits(2)
+        .says("line 1: has a NUL: use -0");
     // An empty list names nothing, and nothing is made.
     let empty = case.scratch.file("empty", "# none\n").display().to_string();
     case.copy(&["-a", "--files-from", &empty], "t", "new")

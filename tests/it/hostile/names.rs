@@ -53,35 +53,104 @@ fn an_entry_with_a_name_that_is_none_ends_the_copy() {
 }
 
 #[test]
-fn an_entry_that_is_not_listed_ends_the_copy() {
-    let sent = |flags: &[&str], entries: Vec<fastcp::manifest::Entry>| {
+fn an_entry_that_was_not_requested_ends_the_copy_and_is_not_made() {
+    type Entries = Vec<fastcp::manifest::Entry>;
+    let sent = |flags: &[&str], source: &str, entries: Entries, packed: Option<Entries>| {
         pull_case(|case| {
             let list = case.scratch.file("list", "a/b\n").display().to_string();
-            let flags = [flags, &["--files-from", &list]].concat();
-            let done = pull(case, &flags, "/x", |mut server| {
-                let names = |message: &Message| matches!(message, Message::FileNames(_));
-                let names = server.control.hear_until(names);
-                let Some(Message::FileNames(names)) = names else {
-                    panic!("no list");
-                };
-                assert_eq!((&names.names[..], names.is_last), (&b"./a/b\0"[..], true));
+            let is_list = !flags.contains(&"--relative");
+            let list = ["--files-from", &list];
+            let flags = [flags, if is_list { &list } else { &[] }].concat();
+            let done = pull(case, &flags, source, |mut server| {
+                if is_list {
+                    let names = |message: &Message| matches!(message, Message::FileNames(_));
+                    let names = server.control.hear_until(names);
+                    let Some(Message::FileNames(names)) = names else {
+                        panic!("no list");
+                    };
+                    assert_eq!((&names.names[..], names.is_last), (&b"./a/b\0"[..], true));
+                }
                 let top = Root {
                     contents: true,
                     ..root(1, "x", true)
                 };
                 server.begin(top);
                 server.entries(vec![directory(1, 0, "x"), directory(2, 1, "a")]);
-                server.entries(entries);
+                server.entries(entries.clone());
+                if let Some(members) = &packed {
+                    let mut buffer = Buffer::loose(server.keys.chunk_size);
+                    let mut writer = PackWriter::new(&mut buffer, TableForm::Records);
+                    for member in members.clone() {
+                        let room = writer.room(&member).expect("it fits");
+                        room.copy_from_slice(b"evil");
+                        writer.push(member);
+                    }
+                    writer.finish();
+                    let pack = buffer.data().to_vec();
+                    let place = ChunkPlace {
+                        kind: ChunkKind::Pack,
+                        ..server.keys.place(0, 0, pack.len())
+                    };
+                    let digest = blake3::hash(&pack).into();
+                    let frame = server.keys.frame(place, digest, &pack);
+                    server.send(0, &frame);
+                    server.control.hear_until(|_| false);
+                }
                 server.finish();
             });
             held_out(&done)
                 .exits(13)
                 .says("an entry that was not requested");
+            let a = case.dst.path("a");
+            let names = |dir: &std::path::Path| -> Vec<_> {
+                let read = std::fs::read_dir(dir).into_iter().flatten();
+                read.map(|entry| entry.expect("an entry").file_name())
+                    .collect()
+            };
+            assert!(case.dst.names().iter().all(|name| name == "a"));
+            let below = names(&a);
+            assert!(below.iter().all(|name| name == "b"), "{below:?}");
+            assert!(names(&a.join("b")).is_empty());
         });
     };
-    sent(&[], vec![symlink(3, 2, "c", "x")]);
-    sent(&["-r"], vec![directory(3, 1, ".ssh")]);
-    sent(&[], vec![directory(3, 2, "b"), file(4, 3, "x", 1)]);
+    sent(&[], "/x", vec![symlink(3, 2, "c", "x")], None);
+    sent(&["-r"], "/x", vec![directory(3, 1, ".ssh")], None);
+    sent(
+        &[],
+        "/x",
+        vec![directory(3, 2, "b"), file(4, 3, "x", 1)],
+        None,
+    );
+    sent(&[], "/x", vec![symlink(3, 1, "a", "x")], None);
+    let pack = vec![file(3, 2, "b", 4), file(4, 2, "c", 4)];
+    sent(&["--streams", "1"], "/x", vec![], Some(pack.clone()));
+    let relative = ["--relative", "--streams", "1"];
+    sent(&relative, "/y/./a/b*", vec![], Some(pack));
+    sent(&["--relative"], "a/b", vec![directory(3, 1, ".ssh")], None);
+    let below = vec![directory(3, 2, "b"), file(4, 3, "x", 1)];
+    sent(&["--relative"], "a/b", below, None);
+}
+
+#[test]
+fn nothing_is_no_answer_to_a_list() {
+    for flags in [&["--relative"][..], &["--files-from"]] {
+        pull_case(|case| {
+            let list = case.scratch.file("list", "a/b\n").display().to_string();
+            let list = (flags[0] == "--files-from").then_some(&list[..]);
+            let flags = flags.iter().copied().chain(list).collect::<Vec<_>>();
+            let done = pull(case, &flags, "/x", |mut server| {
+                server.listen();
+                server.control.say(&Message::Roots(Roots {
+                    roots: Vec::new(),
+                    totals: Default::default(),
+                }));
+                server.finish();
+            });
+            held_out(&done)
+                .exits(13)
+                .says("neither a file nor an error");
+        });
+    }
 }
 
 #[test]
