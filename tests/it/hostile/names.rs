@@ -140,7 +140,7 @@ fn nothing_is_no_answer_to_a_list() {
             let flags = flags.iter().copied().chain(list).collect::<Vec<_>>();
             let done = pull(case, &flags, "/x", |mut server| {
                 server.listen();
-                server.control.say(&Message::Roots(Roots {
+                server.control.say(Message::Roots(Roots {
                     roots: Vec::new(),
                     totals: Default::default(),
                 }));
