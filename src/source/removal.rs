@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, Timespec, fstat, openat, statx, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, StatxFlags, Timespec, fstat, fstatfs, openat, statx, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,6 +22,20 @@ const TICK_NS: i64 = 10_000_000;
 
 /// Some file systems keep times to 2 s only.
 const COARSE_NS: i64 = 2_000_000_000;
+
+/// File systems that keep no time of status or show it late, by their statfs(2) magic numbers: FUSE,
+/// FAT, exFAT, 9P, SMB (three drivers), and VirtualBox's shared folders. There a copy that is the
+/// source itself cannot be told apart.
+const WITHOUT_STATUS_TIME: [u64; 8] = [
+    0x6573_5546,
+    0x4d44,
+    0x2011_bab0,
+    0x0102_1997,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x786f_4256,
+];
 
 /// Files with further names that are remembered; of others, the further names stay.
 const LINKED_MAX: usize = 1 << 18;
@@ -103,7 +119,8 @@ impl SourceRemover {
     ///
     /// # Errors
     /// `Kind::Changed` if it is not the file that was copied, or if it changed since it was read;
-    /// `Kind::Write` if it cannot be removed.
+    /// `Kind::Refused` if the file system cannot show that the copy is another file; `Kind::Write` if
+    /// the file cannot be removed.
     pub fn remove(&mut self, file: &CopiedFile) -> Result<bool> {
         let failed = |cause: std::io::Error| {
             let what = "is copied, but cannot be removed";
@@ -114,6 +131,15 @@ impl SourceRemover {
             Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(false),
             Err(cause) => return Err(failed(cause)),
         };
+        let kind = fstatfs(&fd).map_err(|cause| failed(cause.into()))?.f_type as u64;
+        if WITHOUT_STATUS_TIME.contains(&(kind & 0xffff_ffff)) {
+            let mut error = file.stays(
+                "its file system (FUSE, FAT, 9P or SMB) cannot show that the copy is another file; \
+                 compare the two with --check, then remove it by hand",
+            );
+            error.kind = Kind::Refused;
+            return Err(error);
+        }
         let now = || fstat(&fd).map_err(|cause| failed(cause.into()));
         let key = (file.identity.dev, file.identity.ino);
         let expected = match (file.is_further, self.linked.get(&key)) {

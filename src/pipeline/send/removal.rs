@@ -7,17 +7,23 @@ use crate::error::Error;
 use crate::source::SourceRemover;
 use crate::wire::message::{DeletedEntries, Message, RemovedSources};
 
+/// Most bytes of paths in one message, which may have 1 MiB.
+const PATHS_MAX: usize = 256 << 10;
+
 /// Removes files until all are removed, or the copy ends.
 pub(super) fn run(report: &SendReport) -> Result<(), Ended> {
-    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::ffi::OsStringExt;
     let context = report.context();
     let mut remover = SourceRemover::default();
     let fail = |error: &Error| context.report_fault(error, 0, 0);
     loop {
         let removals = report.scheduler().next_removals()?;
-        let mut removed = DeletedEntries {
-            count: 0,
-            paths: Vec::new(),
+        let mut removed = DeletedEntries::default();
+        let mut listed = 0;
+        let say = |removed: DeletedEntries, is_last| {
+            context.removals.add(&removed);
+            let message = RemovedSources { removed, is_last };
+            report.say_or_end(Message::SourcesRemoved(message))
         };
         for file in &removals.files {
             if context.is_ending() {
@@ -27,8 +33,17 @@ pub(super) fn run(report: &SendReport) -> Result<(), Ended> {
                 Ok(true) => {
                     removed.count += 1;
                     if context.options.mirror.lists {
-                        let path = file.path();
-                        removed.paths.push(path.as_os_str().as_bytes().to_vec());
+                        let path = file.path().into_os_string().into_vec();
+                        if listed > 0 && listed + path.len() > PATHS_MAX {
+                            removed.count -= 1;
+                            say(std::mem::take(&mut removed), false)?;
+                            (removed.count, listed) = (1, 0);
+                        }
+                        // A longer path counts, but is not listed.
+                        if path.len() <= PATHS_MAX {
+                            listed += path.len();
+                            removed.paths.push(path);
+                        }
                     }
                 }
                 Ok(false) => {}
@@ -36,11 +51,9 @@ pub(super) fn run(report: &SendReport) -> Result<(), Ended> {
             }
         }
         removals.staying.iter().for_each(fail);
-        context.removals.add(&removed);
         let is_last = removals.are_last;
         if removed.count > 0 || is_last {
-            let message = RemovedSources { removed, is_last };
-            report.say_or_end(Message::SourcesRemoved(message))?;
+            say(removed, is_last)?;
         }
         if is_last {
             return Ok(());

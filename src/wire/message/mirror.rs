@@ -90,7 +90,7 @@ pub struct RemovedSources {
 }
 
 /// Deleted entries, for the user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeletedEntries {
     /// Their number, which may be larger than that of `paths`.
     pub count: u64,
