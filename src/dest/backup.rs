@@ -2,25 +2,27 @@
 //! it, or before it is deleted.
 //!
 //! Promises:
-//! - The old version keeps its final name until the new one takes it, except on a file system
-//!   without hard links.
+//! - The old version keeps its final name until the new one takes it, except where the system allows
+//!   no hard link to it.
 //! - If no backup can be made, the old version stays, and the entry fails.
-//! - An existing backup is replaced in one step, but never a directory.
+//! - An existing backup is replaced, but never a directory. If the new version does not get its name,
+//!   the older backup gets its own back.
 //!
-//! A backup on another file system is a copy. A file that is written in place has none: after an
+//! A backup on another file system is a copy, which is durable before the old version is replaced. A file that is written in place has none: after an
 //! interruption, it would be the half-written version.
 
 mod copy;
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, Stat, linkat, mkdirat, readlinkat, renameat,
-    renameat_with, unlinkat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -41,7 +43,10 @@ const TAKEN_MAX: usize = 1 << 18;
 const MADE_MAX: usize = 1 << 20;
 
 /// Most directories above a backup directory that are looked at.
-const ABOVE_MAX: usize = 1024;
+pub(super) const ABOVE_MAX: usize = 1024;
+
+const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
+                                   choose another --backup-dir";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;
@@ -87,14 +92,19 @@ pub(super) struct DestinationWay {
     pub below: Vec<u8>,
 }
 
-/// An old version that has its backup. Unless [`replaced`](KeptOld::replaced) is called, one that was
-/// moved gets its name back.
+/// An old version that has its backup. [`settle`] must follow.
 #[must_use]
 pub(super) struct KeptOld<'a> {
     slot: &'a EntrySlot,
-    /// Set if the old version was moved, since it could not be linked.
-    moved: Option<EntrySlot>,
+    backups: Arc<Backups>,
+    backup: EntrySlot,
+    older: OlderBackup,
+    /// The old version was moved, since it could not be linked.
+    is_moved: bool,
 }
+
+/// The backup of an earlier run, under a name of fastcp's own until the new version has its name.
+struct OlderBackup(Option<OsString>);
 
 /// What a directory at the destination is for the backups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,17 +186,21 @@ impl Backups {
     /// # Errors
     /// `Kind::Refused`.
     pub fn check_directory(&self, slot: &EntrySlot, dir: &Arc<Dir>) -> Result<()> {
-        let is_root = self.part(dir.identity()) == BackupPart::Root;
-        let is_path = || {
-            let state = self.state.lock();
-            let landed = state.landed.as_ref();
-            landed.is_some_and(|landed| !self.are_beside() && landed.path == dir.path())
-        };
-        match is_root || is_path() {
-            true => Err(slot.refused(
-                "is the backup directory of this copy: exclude it at the source, or choose another \
-                 --backup-dir",
-            )),
+        match self.part(dir.identity()) {
+            BackupPart::Root => Err(slot.refused(IS_BACKUP_DIRECTORY)),
+            BackupPart::Above | BackupPart::None => Ok(()),
+        }
+    }
+
+    /// The same for one that is not made yet, by its path.
+    ///
+    /// # Errors
+    /// `Kind::Refused`.
+    pub fn check_path(&self, slot: &EntrySlot) -> Result<()> {
+        let state = self.state.lock();
+        let landed = state.landed.as_ref().filter(|_| !self.are_beside());
+        match landed.is_some_and(|landed| landed.path == slot.path()) {
+            true => Err(slot.refused(IS_BACKUP_DIRECTORY)),
             false => Ok(()),
         }
     }
@@ -311,22 +325,106 @@ impl Landed {
 }
 
 impl KeptOld<'_> {
-    /// The new version has the name.
-    pub(super) fn replaced(mut self) {
-        self.moved = None;
+    /// Gives the old version its name back, and the older backup too.
+    ///
+    /// # Errors
+    /// If the old version has only the name of its backup.
+    fn undo(self) -> Result<()> {
+        if self.is_moved {
+            move_back(&self.backup, self.slot).map_err(|cause| {
+                let path = crate::units::printable(self.backup.path().as_os_str().as_bytes());
+                let what = format!(
+                    "has not got its new version, and the old one is now {path}: rename it by hand, \
+                     since fastcp cannot"
+                );
+                self.slot.error(&what, cause)
+            })?;
+        }
+        if self.backups.are_beside() {
+            self.backups.state.lock().made.remove(&key_of(&self.backup));
+        }
+        let is_there = matches!(self.slot.stat(), Ok(Some(_)));
+        match self.older.0 {
+            // What is left at worst is one more name of the old version.
+            None if is_there && !self.is_moved => drop(unlink(&self.backup)),
+            None => {}
+            Some(_) => self.older.give_back(&self.backup).map_err(|cause| {
+                let what = "the older backup cannot get its name back";
+                self.backup.error(what, cause)
+            })?,
+        }
+        Ok(())
     }
 }
 
-impl Drop for KeptOld<'_> {
-    fn drop(&mut self) {
-        let Some(backup) = &self.moved else {
-            return;
-        };
-        if let (Ok(from), Ok(to)) = (backup.dir.handle(), self.slot.dir.handle()) {
-            let (old, name) = (backup.name.as_os_str(), self.slot.name.as_os_str());
-            // If this fails, the old version has the name of its backup.
-            let _ = renameat_with(&*from, old, &*to, name, RenameFlags::NOREPLACE);
+/// Ends the replacement of an old version. If the new version has no name, everything is as before.
+///
+/// # Errors
+/// If that is not possible; the error says where the old version is.
+pub(super) fn settle(kept: Option<KeptOld<'_>>, is_replaced: bool) -> Result<()> {
+    match kept {
+        Some(kept) if is_replaced => {
+            kept.older.remove(&kept.backup);
+            Ok(())
         }
+        Some(kept) => kept.undo(),
+        None => Ok(()),
+    }
+}
+
+impl OlderBackup {
+    /// Gives the existing backup, if there is one and it may be replaced, a further name; without hard
+    /// links another one.
+    fn set_aside(backup: &EntrySlot, rules: &Rules) -> rustix::io::Result<OlderBackup> {
+        let dir = handle(backup)?;
+        let name = backup.name.as_os_str();
+        match statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if file_type(&stat) != FileType::Directory && !rules.untouched => {}
+            // Nothing replaces a directory.
+            Ok(_) | Err(Errno::NOENT) => return Ok(OlderBackup(None)),
+            Err(cause) => return Err(cause),
+        }
+        let aside = random_name(backup);
+        match linkat(&*dir, name, &*dir, &aside, AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(OlderBackup(None)),
+            Err(_) => renameat(&*dir, name, &*dir, &aside)?,
+        }
+        Ok(OlderBackup(Some(aside)))
+    }
+
+    fn give_back(&self, backup: &EntrySlot) -> rustix::io::Result<()> {
+        if let Some(aside) = &self.0 {
+            let dir = handle(backup)?;
+            renameat(&*dir, aside, &*dir, backup.name.as_os_str())?;
+            // A rename between two names of one file does nothing.
+            let _ = unlinkat(&*dir, aside, AtFlags::empty());
+        }
+        Ok(())
+    }
+
+    fn remove(&self, backup: &EntrySlot) {
+        if let (Some(aside), Ok(dir)) = (&self.0, handle(backup)) {
+            // At worst, a file with a name of a partial file is left.
+            let _ = unlinkat(&*dir, aside, AtFlags::empty());
+        }
+    }
+}
+
+/// Moves an old version from its backup's place to its own, if that is free.
+fn move_back(backup: &EntrySlot, slot: &EntrySlot) -> rustix::io::Result<()> {
+    let (from, to) = (handle(backup)?, handle(slot)?);
+    let (old, name) = (backup.name.as_os_str(), slot.name.as_os_str());
+    match renameat_with(&*from, old, &*to, name, RenameFlags::NOREPLACE) {
+        // The file system, or the kernel, does not know the flag.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            match statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => renameat(&*from, old, &*to, name),
+                Err(cause) => Err(cause),
+            }
+        }
+        other => other,
     }
 }
 
@@ -347,29 +445,54 @@ pub(super) fn keep_old<'a>(
         return Ok(None);
     }
     let backup = backups.target(slot, old, rules)?;
-    let kept = |moved| Some(KeptOld { slot, moved });
-    let kept = match link_to(slot, &backup, rules) {
-        Ok(()) => kept(None),
-        // Another process has removed it.
-        Err(Errno::NOENT) if slot.stat()?.is_none() => return Ok(None),
-        Err(Errno::XDEV) => {
-            copy_to(slot, old, &backup, rules)?;
-            kept(None)
-        }
-        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::ACCESS) => {
-            match move_to(slot, &backup, rules) {
-                Ok(()) => kept(Some(backup.clone())),
-                Err(Errno::XDEV) => {
-                    copy_to(slot, old, &backup, rules)?;
-                    kept(None)
-                }
-                Err(cause) => return Err(failed(slot, &backup, cause)),
+    let older = OlderBackup::set_aside(&backup, rules);
+    let older = older.map_err(|cause| failed(slot, &backup, cause))?;
+    match make_backup(slot, old, &backup, rules) {
+        Ok(Some(is_moved)) => {
+            let kept = KeptOld {
+                slot,
+                backups: backups.clone(),
+                backup,
+                older,
+                is_moved,
+            };
+            match sync(&kept.backup, rules) {
+                Ok(()) => Ok(Some(kept)),
+                Err(error) => kept.undo().and(Err(error)),
             }
         }
-        Err(cause) => return Err(failed(slot, &backup, cause)),
-    };
-    sync(&backup, rules)?;
-    Ok(kept)
+        // Another process has removed the old version, or it stays: so does the older backup.
+        other => {
+            let given = older.give_back(&backup);
+            given.map_err(|cause| {
+                backup.error("the older backup cannot get its name back", cause)
+            })?;
+            other.map(|_| None)
+        }
+    }
+}
+
+/// True if the old version was moved; None if it is gone.
+fn make_backup(
+    slot: &EntrySlot,
+    old: &Stat,
+    backup: &EntrySlot,
+    rules: &Rules,
+) -> Result<Option<bool>> {
+    match link_to(slot, backup, rules) {
+        Ok(()) => Ok(Some(false)),
+        // Another process has removed it.
+        Err(Errno::NOENT) if slot.stat()?.is_none() => Ok(None),
+        Err(Errno::XDEV) => copy_to(slot, old, backup, rules).map(|()| Some(false)),
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::ACCESS) => {
+            match move_to(slot, backup, rules) {
+                Ok(()) => Ok(Some(true)),
+                Err(Errno::XDEV) => copy_to(slot, old, backup, rules).map(|()| Some(false)),
+                Err(cause) => Err(failed(slot, backup, cause)),
+            }
+        }
+        Err(cause) => Err(failed(slot, backup, cause)),
+    }
 }
 
 /// Gives the entry in `slot` the name of its backup too.
@@ -390,7 +513,9 @@ fn link_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::R
 fn copy_to(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -> Result<()> {
     let copied = copy::copy(slot, old, backup, rules)?;
     let named = name_backup(backup, copied.name(), rules);
-    named.map_err(|cause| failed(slot, backup, cause))
+    named.map_err(|cause| failed(slot, backup, cause))?;
+    // The old version is gone soon.
+    sync_directory(&backup.dir)
 }
 
 /// Gives the entry with the name `temporary` that of the backup.
@@ -485,7 +610,8 @@ fn make_like(above: &Arc<Dir>, name: Name, model: &Arc<Dir>, rules: &Rules) -> R
         dir.handle().map_err(failed)?,
     );
     copy::give_attributes(&*from, &*to, rules).map_err(|cause| failed(cause.into()))?;
-    if rules.fsync {
+    // Backups on another file system are copies, and are durable before the old version is gone.
+    if rules.fsync || above.identity().0 != model.identity().0 {
         sync_directory(above)?;
     }
     Ok(dir)
@@ -509,4 +635,56 @@ fn key_of(slot: &EntrySlot) -> (u64, u64, u64) {
         ino,
         u64::from_le_bytes(first.try_into().unwrap_or_default()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::testing;
+    use super::*;
+
+    #[test]
+    fn a_new_version_without_its_name_leaves_everything_as_it_was() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        let backups = Backups::new(BackupPlace {
+            suffix: b"~".to_vec(),
+            directory: Vec::new(),
+        });
+        let rules = Rules {
+            backup: Some(backups),
+            ..testing::rules()
+        };
+        fs::write(at("file"), "old").unwrap();
+        let slot = testing::slot(temp.path(), "file");
+        let keep = || keep_old(&slot, slot.stat().unwrap().as_ref(), &rules).unwrap();
+        let names = || fs::read_dir(temp.path()).unwrap().count();
+        settle(keep(), false).unwrap();
+        assert!(names() == 1 && !at("file~").exists());
+        fs::write(at("file~"), "older").unwrap();
+        settle(keep(), false).unwrap();
+        assert_eq!(fs::read(at("file~")).unwrap(), b"older");
+        assert_eq!(names(), 2);
+        // As on a file system without hard links.
+        let moved = || {
+            let mut kept = keep().unwrap();
+            fs::remove_file(at("file")).unwrap();
+            kept.is_moved = true;
+            kept
+        };
+        settle(Some(moved()), false).unwrap();
+        assert_eq!(fs::read(at("file")).unwrap(), b"old");
+        assert_eq!(fs::read(at("file~")).unwrap(), b"older");
+        let kept = moved();
+        fs::write(at("file"), "of another process").unwrap();
+        let error = settle(Some(kept), false).unwrap_err();
+        assert!(error.message.contains("file~"), "{error}");
+        assert_eq!(fs::read(at("file~")).unwrap(), b"old");
+        fs::rename(at("file~"), at("file")).unwrap();
+        let (Ok(()), 2) = (settle(keep(), true), names()) else {
+            panic!("one backup, and nothing else");
+        };
+        assert_eq!(fs::read(at("file~")).unwrap(), b"old");
+    }
 }

@@ -1,7 +1,7 @@
 //! The place of backups: the backup directory, and which directories stand for which paths below the
 //! destination.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::backup::{Backups, DestinationWay, Landed, joined};
+use super::backup::{ABOVE_MAX, Backups, DestinationWay, Landed, joined};
 use super::root::{Landing, RootTarget};
 use super::user_path::FoundPath;
 use super::{Spec, mkpath};
@@ -31,7 +31,7 @@ impl Backups {
     ///
     /// # Errors
     /// `Kind::Usage` for a device or pipe, which has no backup; if the backup directory is something
-    /// else, or the destination; or if a key may not reach it.
+    /// else, or contains a directory that the copy goes into; or if a key may not reach it.
     pub fn land(
         &self,
         spec: &Spec,
@@ -72,6 +72,9 @@ impl Backups {
             if matches!(reach.find(&base), Ok(FoundPath::Directory(dir)) if is_it(&dir)) {
                 return Err(usage(&directory.path, IS_DESTINATION));
             }
+            if contains_a_landing(root, targets) {
+                return Err(usage(&directory.path, IS_ABOVE));
+            }
         }
         let mut ways = HashMap::new();
         targets.iter().for_each(|target| add_way(&mut ways, target));
@@ -83,6 +86,17 @@ impl Backups {
         self.set_landed(landed, root);
         Ok(())
     }
+}
+
+/// True if some root lands in `directory`, or below it: backups could replace its files there.
+fn contains_a_landing(directory: &Arc<Dir>, targets: &[RootTarget]) -> bool {
+    let mut seen = HashSet::new();
+    let dirs = targets.iter().filter_map(|target| target.landing.dir());
+    let mut new = dirs.filter(|dir| seen.insert(dir.identity()));
+    new.any(|dir| {
+        dir.with_those_above(ABOVE_MAX)
+            .contains(&directory.identity())
+    })
 }
 
 /// Notes which directories stand for which paths below the destination.
@@ -124,14 +138,16 @@ impl BackupDirectory {
         }
     }
 
-    /// Makes it if it is missing, and opens it.
+    /// Makes it, since it did not exist when the copy landed, and opens it. A backup may be the last
+    /// copy of a file, so its name is durable even without `--fsync`.
+    ///
+    /// # Errors
+    /// `Kind::Refused` if it exists now: it may be a directory of the copy, spelled differently.
     fn make(&self) -> Result<Arc<Dir>> {
-        mkpath::make(
-            self.spec.reach(&self.handles),
-            &self.path,
-            true,
-            self.spec.fsync,
-        )?;
+        let reach = self.spec.reach(&self.handles);
+        if !mkpath::make_new(reach, &self.path, true)? {
+            return Err(Error::new(Kind::Refused, Side::Dest, APPEARED).at(&self.path));
+        }
         let missing = || {
             let cause = Errno::NOENT;
             let what = "cannot open the backup directory";
@@ -144,5 +160,11 @@ impl BackupDirectory {
 fn usage(path: &Path, message: &str) -> Error {
     Error::new(Kind::Usage, Side::Dest, message).at(path)
 }
+
+const APPEARED: &str = "was made during this copy, by the copy itself or by another process, so nothing \
+                        is kept there: choose another --backup-dir, or copy again";
+
+const IS_ABOVE: &str = "contains the directory that the copy goes into, so backups could replace its \
+                        files: choose another --backup-dir";
 
 const IS_DESTINATION: &str = "is the destination itself, not a directory for backups";

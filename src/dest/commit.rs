@@ -54,9 +54,9 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
             let put = || rename(name, &slot, old.is_some(), rules);
             own_names::while_unused(&slot, put).unwrap_or(Ok(Renamed::Appeared))
         });
+        backup::settle(kept, matches!(renamed, Ok(Renamed::Done)))?;
         match renamed? {
             Renamed::Done => {
-                kept.into_iter().for_each(backup::KeptOld::replaced);
                 temporary.committed();
                 if rules.fsync {
                     sync_directory(&slot.dir)?;

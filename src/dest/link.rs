@@ -84,8 +84,9 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
             }
             if !same {
                 let kept = backup::keep_old(slot, old.as_ref(), rules)?;
-                replace(slot, &dir, make).map_err(failed)?;
-                kept.into_iter().for_each(backup::KeptOld::replaced);
+                let replaced = replace(slot, &dir, make);
+                backup::settle(kept, replaced.is_ok())?;
+                replaced.map_err(failed)?;
             }
         }
         Err(cause) => return Err(failed(cause.into())),
@@ -178,10 +179,12 @@ pub fn place_hard_link(
             Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
                 commit::may_replace(slot, &old)?;
-                let kept = backup::keep_old(slot, Some(&old), rules)?;
-                replace(slot, &to, make).map(|()| {
-                    kept.into_iter().for_each(backup::KeptOld::replaced);
-                })
+                let old =
+                    Some(&old).filter(|old| !has_content_of(slot, old, first, &placed, rules));
+                let kept = backup::keep_old(slot, old, rules)?;
+                let made = replace(slot, &to, make);
+                backup::settle(kept, made.is_ok())?;
+                made
             }
             None => replace(slot, &to, make),
         },
@@ -195,6 +198,19 @@ pub fn place_hard_link(
     }
     make_durable(slot, rules)?;
     Ok(Placement::Copied)
+}
+
+/// True if the old file needs no backup, since it has the content of the new one.
+fn has_content_of(
+    slot: &EntrySlot,
+    old: &Stat,
+    first: &EntrySlot,
+    new: &Stat,
+    rules: &Rules,
+) -> bool {
+    let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.st_size;
+    let digest = |slot| existing::digest_of(slot).ok().flatten();
+    rules.backup.is_some() && is_file && digest(slot).is_some_and(|old| Some(old) == digest(first))
 }
 
 /// With `--fsync`, the name of a link survives a power failure.

@@ -20,8 +20,8 @@ use crate::manifest::{Entry, EntryKind, file_type};
 /// The mode until owner and mode are set.
 const FIRST_MODE: u32 = 0o600;
 
-/// Makes the special file `entry`, an [`EntryKind::Special`]. False if this user may not make it;
-/// that is counted, and no error.
+/// Makes the special file `entry`, an [`EntryKind::Special`]. False if the same one exists and stays
+/// (`--no-clobber`), or if this user may not make it; that is counted, and no error.
 ///
 /// # Errors
 /// If an entry of another kind exists that is neither a file nor a link.
@@ -85,7 +85,7 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
     }
     let stays = rules.untouched || rules.no_clobber;
     if old.is_some_and(|old| is_it(&old)) && stays {
-        return Ok(true);
+        return Ok(false);
     }
     give_metadata(slot, entry, rules, is_it)?;
     if rules.fsync {
@@ -132,9 +132,9 @@ fn make(
         .and_then(|kept| {
             // A partial file took the name after it was seen to be free: then only this entry fails.
             let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
-            renamed.map_err(MakeError::Name)?;
-            kept.into_iter().for_each(backup::KeptOld::replaced);
-            Ok(())
+            let settled = backup::settle(kept, renamed.is_ok());
+            settled.map_err(MakeError::Backup)?;
+            renamed.map_err(MakeError::Name)
         });
     if renamed.is_err() {
         // The error of the rename is reported.

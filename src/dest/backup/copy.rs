@@ -19,6 +19,9 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{ACCESS_LIST, Keep, is_acl};
 use crate::manifest::file_type;
 
+/// For a file that has less data than its size says.
+const ENDED_EARLY: Errno = Errno::NODATA;
+
 /// Bytes that are copied with one call.
 const STEP: usize = 8 << 20;
 
@@ -97,8 +100,10 @@ fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Re
     let size = before.st_size as u64;
     match ioctl_ficlone(&to, &from) {
         Ok(()) => {}
-        Err(_) => copy_content(&from, &to, size)
-            .map_err(|cause| space::write_error(backup, size, cause.into()))?,
+        Err(_) => copy_content(&from, &to, size).map_err(|cause| match cause {
+            ENDED_EARLY => changed(slot),
+            _ => space::write_error(backup, size, cause.into()),
+        })?,
     }
     let after = fstat(&from).map_err(|cause| slot.unreadable(cause))?;
     let times = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
@@ -107,10 +112,9 @@ fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Re
     }
     give_attributes(&from, &to, rules).map_err(fails)?;
     futimens(&to, &times_of(&before)).map_err(fails)?;
-    if rules.fsync {
-        to.sync_all()
-            .map_err(|cause| backup.error(CANNOT_SYNC, cause))?;
-    }
+    // The old version is gone soon.
+    to.sync_all()
+        .map_err(|cause| backup.error(CANNOT_SYNC, cause))?;
     close(to).map_err(|cause| space::write_error(backup, size, cause))
 }
 
@@ -148,10 +152,10 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> rustix::io::Resul
     while read < end {
         let len = usize::try_from(end - read).unwrap_or(STEP).min(STEP);
         match copy_file_range(from, Some(&mut read), to, Some(&mut written), len) {
-            // It has become shorter, which the caller sees.
-            Ok(0) => return Ok(()),
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
+            Ok(1..) | Err(Errno::INTR) => {}
+            // Some file systems copy nothing with this call, without an error.
+            Ok(0)
+            | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
                 return read_and_write(from, to, read, end);
             }
             Err(cause) => return Err(cause),
@@ -160,6 +164,8 @@ fn copy_range(from: &File, to: &File, start: u64, end: u64) -> rustix::io::Resul
     Ok(())
 }
 
+/// # Errors
+/// [`ENDED_EARLY`] if the file ends before `end`.
 fn read_and_write(from: &File, to: &File, mut at: u64, end: u64) -> rustix::io::Result<()> {
     use std::os::unix::fs::FileExt;
     let mut buffer = vec![0; STEP / 8];
@@ -168,7 +174,7 @@ fn read_and_write(from: &File, to: &File, mut at: u64, end: u64) -> rustix::io::
             .unwrap_or(usize::MAX)
             .min(buffer.len());
         let len = match from.read_at(&mut buffer[..most], at) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Err(ENDED_EARLY),
             Ok(len) => len,
             Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(cause) => return Err(Errno::from_io_error(&cause).unwrap_or(Errno::IO)),

@@ -416,7 +416,7 @@ impl EntryWriter<'_> {
         let rules = &self.entries().rules;
         let item = self.entries().change(slot, entry, listed, false);
         let placed = item.and_then(|item| match entry.kind {
-            // False if it could not be made, which is counted.
+            // False if it could not be made, which is counted, or stays.
             EntryKind::Special(_) => {
                 dest::place_special(slot, entry, rules).map(|is_made| (item, is_made))
             }
@@ -645,6 +645,10 @@ impl EntryWriter<'_> {
         let is_on = entries.report.itemizer.is_on();
         let old = is_on.then(|| dest::status(slot)).transpose();
         let found = old.and_then(|old| {
+            let backup = entries.rules.backup.as_ref();
+            if let Some(backup) = backup {
+                backup.check_path(slot)?;
+            }
             let directory = match self.is_dry() {
                 true => match Directory::look_for(slot) {
                     // A check finds that there is no such directory.
@@ -657,7 +661,6 @@ impl EntryWriter<'_> {
                 // Its files are on disk only if its name is.
                 dest::make_durable(slot)?;
             }
-            let backup = entries.rules.backup.as_ref();
             if let (Some(backup), Some(directory)) = (backup, &directory) {
                 backup.check_directory(slot, directory.dir())?;
             }

@@ -117,6 +117,7 @@ fn a_backup_that_cannot_be_made_leaves_the_old_version(case: &Case) {
 
     for (flags, why) in [
         (&["--backup-dir=."][..], "is the destination itself"),
+        (&["--backup-dir=.."], "contains the directory"),
         (&["--backup-dir=a"], "is not a directory"),
     ] {
         let flags = [&["-a"], flags].concat();
@@ -183,6 +184,19 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
         assert_eq!(at.read("sub/file"), content.as_bytes());
         assert_eq!(at.read("sub/file~"), backup.as_bytes());
     }
+    assert_eq!(at.dir("sub").names(), ["file", "file~"]);
+    // The backup directory that was to be made is one of the copy, in another spelling.
+    tree.file("A/file", "of the source");
+    tree.file("sub/file", "the last");
+    let done = case.copy(&["-r", "--backup-dir=a"], "tree/", "caseless");
+    done.exits(11);
+    let copied = at.read("a/file") == b"of the source" && at.read("sub/file") == b"newest";
+    assert!(copied || at.read("sub/file") == b"the last" && at.read("a/sub/file") == b"newest");
+    // FUSE does not show whether a copy is the source itself.
+    let moved = case.fastcp().arg("--remove-source-files");
+    let done = moved.arg(at.path("sub/file")).arg(case.dst("moved")).run();
+    done.exits(11).says("by hand");
+    assert!(at.has("sub/file"));
 }
 
 fn copied_files_leave_the_source(case: &Case) {
@@ -261,7 +275,12 @@ fn only_what_is_safe_elsewhere_leaves_the_source(case: &Case) {
     copy(&[]).fails().says("is not a directory");
     assert!(tree.has("new/file"));
 
-    rustix::fs::mkfifoat(CWD, tree.path("pipe"), Mode::RUSR).expect("make a FIFO");
+    for dir in [&tree, &there] {
+        rustix::fs::mkfifoat(CWD, dir.path("pipe"), Mode::RUSR).expect("make a FIFO");
+    }
+    // One that `--no-clobber` leaves alone is not copied.
+    copy(&["--no-clobber"]).fails();
+    assert!(tree.has("pipe"));
     let done = case.copy(&["--remove-source-files"], "tree/pipe", "pipe");
     done.exits(11).says("regular files only");
     let also = format!("--also={}", case.dst.path("two").display());
