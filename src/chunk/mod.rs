@@ -4,6 +4,7 @@
 //! paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
 //! `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
 
+pub mod anchors;
 pub mod claims;
 pub mod pack;
 pub mod patch;
