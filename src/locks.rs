@@ -23,6 +23,8 @@ pub mod place {
     pub const CLAIMS: u8 = 60;
     pub const UNREAD: u8 = 61;
     pub const PARTIAL: u8 = 70;
+    pub const SHIFTS: u8 = 71;
+    pub const BLOCK_INDEX: u8 = 72;
     pub const LINKS: u8 = 80;
     pub const LIST: u8 = 81;
     pub const HEART: u8 = 90;

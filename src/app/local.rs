@@ -147,6 +147,7 @@ impl Both {
                 peer_repairs: true,
                 // Reading the old version costs as much here as writing the new one.
                 patches: options.compares == Some(true),
+                shifts: options.compares == Some(true) && options.finds_moved_content(),
                 pool: Pool::new(budget.slots, CHUNK_SIZE),
                 control: control.clone(),
                 tell: client.tell(),

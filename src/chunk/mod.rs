@@ -49,6 +49,8 @@ pub enum ChunkKind {
     Zeros,
     /// A range of one file that the receiver may already have; only its digest is sent.
     Digest,
+    /// The same, with the [anchors] of the range: the receiver may have it in another place.
+    Anchors,
     /// A range of one file, of which only what differs from the receiver's existing file is sent.
     Patch,
 }
@@ -105,7 +107,7 @@ impl Chunk {
                     && digest::of_range(data, self.place.offset, whole) == digest
             }
             ChunkKind::Zeros => data.is_empty() && digest == digest::NONE,
-            ChunkKind::Pack | ChunkKind::Digest | ChunkKind::Patch => false,
+            ChunkKind::Pack | ChunkKind::Digest | ChunkKind::Anchors | ChunkKind::Patch => false,
         };
         self.verified(digest, right)
     }

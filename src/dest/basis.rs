@@ -17,6 +17,8 @@ pub struct Basis {
     is_target: bool,
     /// The journal records equal ranges.
     is_recorded: bool,
+    /// For a clone: the file that it was cloned from.
+    replaced: Option<Box<Basis>>,
     /// Set if pages that were not in the page cache before do not stay there.
     before: Option<Before>,
 }
@@ -54,15 +56,17 @@ impl Basis {
             len,
             is_target: false,
             is_recorded: false,
+            replaced: None,
             before: drops_pages.then(Before::default),
         }
     }
 
-    /// The file that is written, into which `len` bytes of the old version were cloned. A clone has
+    /// The file that is written, into which `len` bytes of the version `old` were cloned. A clone has
     /// only bytes that are on the disk.
-    pub(super) fn cloned(file: File, len: u64, drops_pages: bool) -> Basis {
+    pub(super) fn cloned(file: File, len: u64, old: Basis, drops_pages: bool) -> Basis {
         Basis {
             is_target: true,
+            replaced: Some(Box::new(old)),
             ..Basis::equal(file, len, drops_pages)
         }
     }
@@ -75,6 +79,7 @@ impl Basis {
             len,
             is_target: true,
             is_recorded: false,
+            replaced: None,
             before: None,
         }
     }
@@ -105,6 +110,15 @@ impl Basis {
     /// which costs no more than to verify them, and the journal of a large file stays short.
     pub fn is_recorded(&self) -> bool {
         self.is_recorded
+    }
+
+    /// The existing content where all of it can be read during the copy, for content that has moved.
+    /// None if it is overwritten.
+    pub fn unwritten(&self) -> Option<&Basis> {
+        match &self.replaced {
+            Some(replaced) => Some(replaced),
+            None => Some(self).filter(|_| !self.is_target),
+        }
     }
 
     /// The file itself, to clone it.

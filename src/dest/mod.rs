@@ -20,6 +20,7 @@ mod attributes;
 mod backup;
 mod backup_place;
 mod basis;
+mod block_index;
 mod changed;
 mod commit;
 mod conflict;
@@ -78,6 +79,7 @@ use crate::manifest::{Entry, file_type};
 
 pub use self::backup::{BackupPart, Backups};
 pub use self::basis::Basis;
+pub use self::block_index::{BlockIndex, IndexRoom};
 pub use self::changed::{changes, changes_of_directory, status, status_of};
 pub use self::commit::check_place;
 pub use self::device_journal::device_journal;

@@ -366,7 +366,11 @@ impl Partial {
             false => None,
         };
         let len = old.len().min(size);
-        Ok(file.map_or(old, |file| Basis::cloned(file, len, self.rules.drop_cache)))
+        let drops_pages = self.rules.drop_cache;
+        Ok(match file {
+            Some(file) => Basis::cloned(file, len, old, drops_pages),
+            None => old,
+        })
     }
 
     /// What an earlier session wrote of this file, to compare the source with it. None if it cannot

@@ -31,6 +31,8 @@ pub struct Context {
     pub peer_repairs: bool,
     /// Existing files are compared with their new versions, and only changed pages are sent.
     pub patches: bool,
+    /// Content of existing files is found if it has moved within its file.
+    pub shifts: bool,
     /// Buffers for chunks: the back-pressure of this end.
     pub pool: Pool,
     pub control: Outgoing,

@@ -17,6 +17,7 @@
 pub mod acks;
 mod arrived;
 pub mod checks;
+mod compared;
 pub mod destination;
 pub mod entries;
 pub mod entry_table;
@@ -42,6 +43,7 @@ mod restored;
 pub mod resume;
 mod root_table;
 mod roots;
+mod shifts;
 mod sums;
 pub mod verify;
 pub mod worker;
@@ -144,7 +146,7 @@ impl Receiver {
             return;
         };
         let raw_len = match encoded.place.kind {
-            ChunkKind::Zeros | ChunkKind::Digest => 0,
+            ChunkKind::Zeros | ChunkKind::Digest | ChunkKind::Anchors => 0,
             // The rest of its range is not in the frame.
             ChunkKind::Patch => wire_len as u64,
             ChunkKind::Range | ChunkKind::Pack => u64::from(encoded.place.raw_len),
@@ -152,7 +154,7 @@ impl Receiver {
         let progress = &self.context.progress;
         progress.add_frame(codec, raw_len, wire_len as u64);
         // What follows a digest is not sent again.
-        let is_digest = encoded.place.kind == ChunkKind::Digest;
+        let is_digest = matches!(encoded.place.kind, ChunkKind::Digest | ChunkKind::Anchors);
         if !is_digest && !self.entries.report.acks.comes(encoded.place.chunk) {
             progress.add_sent_again(wire_len as u64);
         }
@@ -163,7 +165,7 @@ impl Receiver {
             }
             ChunkKind::Pack => self.packs.encoded_pack(encoded, worker),
             ChunkKind::Range | ChunkKind::Zeros => self.ranges.piece(encoded, worker),
-            ChunkKind::Digest => {
+            ChunkKind::Digest | ChunkKind::Anchors => {
                 worker.clock.turn_to(Activity::Disk);
                 self.ranges.compared(encoded);
             }

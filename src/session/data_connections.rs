@@ -61,12 +61,12 @@ impl Sent for Sender {
             ChunkKind::Range | ChunkKind::Pack => (u64::from(header.raw_len), wire),
             ChunkKind::Patch => (wire, wire),
             ChunkKind::Zeros => (0, wire),
-            ChunkKind::Digest => (0, 0),
+            ChunkKind::Digest | ChunkKind::Anchors => (0, 0),
         };
         let waiting = self.frames.len();
         self.chunks.encoder_control.taken(raw, framed, waiting);
         let content = match header.kind {
-            ChunkKind::Digest => 0,
+            ChunkKind::Digest | ChunkKind::Anchors => 0,
             // The rest of its range is not in the frame.
             ChunkKind::Patch => wire,
             ChunkKind::Range | ChunkKind::Pack | ChunkKind::Zeros => u64::from(header.raw_len),

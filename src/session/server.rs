@@ -416,6 +416,7 @@ impl<'a> ServerCopy<'a> {
             grain: host::hello().grain(self.client, self.open.chunk_size),
             peer_repairs: self.client.tells(),
             patches: self.client.can_patch() && self.open.options.compares_remotely(),
+            shifts: self.client.can_shift() && self.open.options.finds_moved_content(),
             pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
             tell: tell(),

@@ -21,6 +21,7 @@
 mod tests;
 
 use crate::algorithms::{Codec, Suite, TAG_LEN};
+use crate::chunk::anchors;
 use crate::chunk::pool::TAILROOM;
 use crate::chunk::{ChunkKind, ChunkPlace, LARGE_PACK, LARGE_PIECE};
 use crate::manifest::EntryId;
@@ -43,12 +44,13 @@ const MUST_UNDERSTAND: u32 = 0xFFFF_0000;
 
 /// The kinds with their numbers on the wire. Version 0.1 also knew 3, 5 and 6, which no version has
 /// sent.
-const KINDS: [(ChunkKind, u8); 5] = [
+const KINDS: [(ChunkKind, u8); 6] = [
     (ChunkKind::Range, 1),
     (ChunkKind::Pack, 2),
     (ChunkKind::Zeros, 4),
     (ChunkKind::Digest, 7),
     (ChunkKind::Patch, 8),
+    (ChunkKind::Anchors, 9),
 ];
 
 fn kind_of(number: u8) -> Option<ChunkKind> {
@@ -242,7 +244,7 @@ impl FrameHeader {
         }
         let lengths = match kind {
             Range => 1..=limits.range_max,
-            Digest | Patch => 1..=limits.chunk_size,
+            Digest | Anchors | Patch => 1..=limits.chunk_size,
             Pack => 1..=limits.pack_max,
             Zeros => 1..=ZEROS_MAX,
         };
@@ -254,7 +256,7 @@ impl FrameHeader {
         let end = self.offset.checked_add(u64::from(self.raw_len));
         let fits = match kind {
             Pack => self.offset == 0,
-            Range | Digest | Patch | Zeros => end.is_some(),
+            Range | Digest | Anchors | Patch | Zeros => end.is_some(),
         };
         if fits {
             Ok(())
@@ -274,6 +276,10 @@ impl FrameHeader {
             && match (self.kind, self.codec) {
                 (ChunkKind::Zeros | ChunkKind::Digest, codec) => {
                     encoded == Some(0) && codec == Codec::None
+                }
+                (ChunkKind::Anchors, codec) => {
+                    let most = anchors::most(raw);
+                    encoded.is_some_and(|len| 0 < len && len <= most) && codec == Codec::None
                 }
                 // A patch is encoded from fewer bytes than those of its range.
                 (ChunkKind::Patch, Codec::None) => encoded.is_some_and(|len| 0 < len && len <= raw),

@@ -24,6 +24,10 @@ const ARCHIVES: &str = "archive-backup";
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";
 
+/// The feature of a sender that offers pieces with their anchors, and of a receiver that finds them by
+/// these in other places of the existing file.
+const SHIFTS: &str = "shifts";
+
 /// The feature of an end that knows dry runs and, as a receiver, reports each change.
 const ITEMIZES: &str = "dry-run-and-check";
 
@@ -171,7 +175,7 @@ impl Hello {
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
             features: [
-                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS,
+                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS, SHIFTS,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -231,6 +235,11 @@ impl Hello {
     /// True if this end, as a sender, sends only the changed pages of a chunk on request.
     pub fn can_patch(&self) -> bool {
         self.features.iter().any(|feature| feature == PATCHES)
+    }
+
+    /// True if this end finds content that has moved within a file.
+    pub fn can_shift(&self) -> bool {
+        self.features.iter().any(|feature| feature == SHIFTS)
     }
 
     /// True if this end knows dry runs and reports each change.

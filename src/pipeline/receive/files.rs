@@ -8,7 +8,7 @@ use super::entries::Entries;
 use super::jobs::{Job, Jobs};
 use super::open_file::{FileOutput, OpenFile, PartialFile};
 use super::recorded::{finished, identity_of_pipe};
-use crate::dest::{self, EntrySlot, ExistingEntry};
+use crate::dest::{self, EntrySlot, ExistingEntry, IndexRoom};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::UnchangedBy;
@@ -23,6 +23,8 @@ pub struct Files {
     pub jobs: Jobs,
     /// Ends all waits for a consumer.
     pub stop: Stop,
+    /// For content that has moved within files.
+    pub(super) index_room: IndexRoom,
 }
 
 impl Files {
@@ -31,6 +33,7 @@ impl Files {
             entries,
             jobs: Jobs::default(),
             stop: Stop::new(),
+            index_room: IndexRoom::default(),
         }
     }
 

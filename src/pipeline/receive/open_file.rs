@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::shifts::Shifts;
 use crate::chunk::claims::Claims;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::{ChunkPlace, VerifiedChunk};
@@ -79,6 +80,8 @@ pub struct PartialFile {
     pub young: bool,
     /// Existing content, with which the sender may compare its chunks by their digests.
     pub basis: Option<Basis>,
+    /// Where that content has moved.
+    pub shifts: Shifts,
     /// Chunks with lower numbers belong to an earlier reading of the source and are dropped.
     pub first_chunk: u64,
     /// Ranges that earlier sessions wrote and that must be read before the file is complete.
@@ -267,6 +270,7 @@ impl PartialFile {
             number: number.map_or_else(OnceLock::new, OnceLock::from),
             young,
             basis: None,
+            shifts: Shifts::default(),
             first_chunk: 0,
             unread: None,
         }

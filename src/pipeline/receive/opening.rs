@@ -152,8 +152,12 @@ impl Files {
         Some(*state.number.get_or_init(|| journal.begin(&record)))
     }
 
-    /// The chunks of a new version that begin within the old one.
+    /// The chunks of a new version that begin within the old one, or all if content of the old one
+    /// may have moved.
     pub(super) fn compared(&self, basis: &Basis, entry: &Entry) -> Vec<ByteRange> {
+        if self.context().shifts && basis.unwritten().is_some() {
+            return vec![span(0..entry.size)];
+        }
         let end = basis
             .len()
             .next_multiple_of(self.context().chunk_size as u64);

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::compared::{ComparedPiece, Comparison, place_moved};
 use super::files::Files;
 use super::open_file::OpenFile;
 use super::worker::Worker;
+use crate::chunk::anchors::{self, Anchor, BadAnchors};
 use crate::chunk::claims::Claim;
-use crate::chunk::patch::{PAGE, apply, page_digests};
+use crate::chunk::patch::apply;
 use crate::chunk::split::is_subtree;
 use crate::chunk::{
     Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, LARGE_PIECE, Pool, VerifiedChunk,
@@ -38,16 +40,6 @@ enum RangeOutcome {
     /// The sender has to send it again.
     Damaged,
     /// Its file has failed in the meantime.
-    Late,
-}
-
-/// The result of a comparison with a digest.
-enum Comparison {
-    /// The piece is in its place.
-    Same,
-    /// With the short digests of the existing pages.
-    Differs(Vec<u8>),
-    /// Its file has failed in the meantime, or the copy ends.
     Late,
 }
 
@@ -118,6 +110,10 @@ impl RangeWriter {
             Err(error) => return self.files.fail(&file, error),
         }
         let len = u64::from(place.raw_len);
+        if let Some(state) = file.partial_file().filter(|it| it.basis.is_some()) {
+            // No patch follows.
+            state.shifts.recall(place.offset);
+        }
         if place.kind == ChunkKind::Zeros {
             file.add_zeros_to_tree(place);
             self.context().progress.add_skipped(len);
@@ -220,69 +216,61 @@ impl RangeWriter {
             return;
         };
         let compared = self.compare(encoded, &file);
-        if !matches!(compared, Ok(Comparison::Same)) {
+        if !matches!(compared, Ok(Comparison::Same { .. })) {
             self.release(&file, place);
         }
-        match compared {
-            Ok(Comparison::Same) => {}
+        let is_written = match compared {
+            Ok(Comparison::Same { is_written }) => is_written,
             Ok(Comparison::Differs(pages)) => return self.differs(place.chunk, pages),
             Ok(Comparison::Late) => return,
             Err(error) => return self.files.fail(&file, error),
-        }
+        };
         let len = u64::from(place.raw_len);
         self.files.entries.report.checked(len, REPORT_EVERY);
         file.add_range_to_tree(place.offset, len, Some(digest));
         self.context().progress.add_resumed(len);
         let basis = file.partial_file().and_then(|state| state.basis.as_ref());
-        match basis.is_some_and(Basis::is_recorded) {
+        match is_written || basis.is_some_and(Basis::is_recorded) {
             true => self.piece_done(&file, place, Some(digest)),
             false => self.acknowledge(&file, place),
         }
     }
 
-    /// Reads the existing bytes of a claimed piece. If they match the digest, they are in their place
-    /// afterwards.
+    /// Compares a claimed piece with existing content, also where it may have moved to.
     fn compare(&self, encoded: EncodedChunk, file: &OpenFile) -> Result<Comparison> {
         let EncodedChunk {
-            mut place,
+            place,
             digest,
-            mut buffer,
+            buffer,
             ..
         } = encoded;
         let Some(basis) = self.basis(file, place, &buffer) else {
             return Ok(Comparison::Late);
         };
-        let Some(partial) = file.partial() else {
+        let (Some(partial), Some(state)) = (file.partial(), file.partial_file()) else {
             return Ok(Comparison::Late);
         };
-        let len = place.raw_len as usize;
-        let existing = match basis.read(&mut buffer.room()[..len], place.offset) {
-            Ok(existing) => existing,
-            Err(cause) if self.context().options.dry_run => {
-                return Err(partial.slot().unreadable(cause));
-            }
-            // What cannot be read is sent.
-            Err(_) => 0,
+        let Ok(anchors) = anchors_of(place, &buffer) else {
+            let what = "anchors that do not fill their range";
+            self.files.entries.report.breach(what);
+            return Ok(Comparison::Late);
         };
-        buffer.set_len(existing);
-        place.kind = ChunkKind::Range;
-        let chunk = Chunk { place, buffer };
-        match chunk.verify(digest, len as u64 == file.entry.size) {
-            Ok(verified) => partial.write_equal(&verified, basis)?,
-            // The sender need not know where they differ.
-            Err(_) if partial.would_write() => {}
-            Err(buffer) => {
-                // A short page counts only if both versions end in it. Otherwise a sender could
-                // choose of how few bytes it gets the digest, and guess them.
-                let is_end = place.offset + existing as u64 == basis.len();
-                let whole = match existing == len && is_end {
-                    true => existing,
-                    false => existing / PAGE * PAGE,
-                };
-                return Ok(Comparison::Differs(page_digests(&buffer.data()[..whole])));
-            }
-        }
-        Ok(Comparison::Same)
+        let looks = self.context().shifts && !self.files.entries.rules.dry_run;
+        let looks = looks && state.shifts.may_try(file.entry.size);
+        let piece = ComparedPiece {
+            partial: &partial,
+            basis,
+            moved: basis.unwritten().filter(|_| looks),
+            shifts: &state.shifts,
+            anchors: &anchors,
+            place: ChunkPlace {
+                kind: ChunkKind::Range,
+                ..place
+            },
+            digest,
+            is_whole: u64::from(place.raw_len) == file.entry.size,
+        };
+        piece.compare(buffer, &self.files.index_room, self.context())
     }
 
     /// The existing content that a claimed piece is compared with. Without it, the sender has broken
@@ -348,7 +336,7 @@ impl RangeWriter {
         let Some(basis) = self.basis(file, place, &encoded.buffer) else {
             return Ok(Patched::Late);
         };
-        let Some(partial) = file.partial() else {
+        let (Some(partial), Some(state)) = (file.partial(), file.partial_file()) else {
             return Ok(Patched::Late);
         };
         let Some((patch, Chunk { mut buffer, .. })) = worker.decode_patch(encoded) else {
@@ -356,9 +344,17 @@ impl RangeWriter {
         };
         let len = place.raw_len as usize;
         let room = &mut buffer.room()[..len];
-        let Ok(existing) = basis.read(room, place.offset) else {
+        let Ok(mut existing) = basis.read(room, place.offset) else {
             return Ok(Patched::Differs);
         };
+        let sources = state.shifts.recall(place.offset);
+        if !sources.is_empty() {
+            let old = basis.unwritten();
+            if !old.is_some_and(|old| place_moved(room, existing, old, &sources)) {
+                return Ok(Patched::Differs);
+            }
+            existing = len;
+        }
         let Ok(parts) = apply(patch, room, existing) else {
             return Ok(Patched::Differs);
         };
@@ -368,7 +364,10 @@ impl RangeWriter {
         let Ok(verified) = chunk.verify(digest, len as u64 == file.entry.size) else {
             return Ok(Patched::Differs);
         };
-        partial.write_differing(&verified, &parts, basis)?;
+        match sources.is_empty() {
+            true => partial.write_differing(&verified, &parts, basis)?,
+            false => partial.write(&verified)?,
+        }
         file.add_to_tree(place, &verified);
         let new = parts.iter().map(|part| part.len() as u64).sum();
         Ok(Patched::Written { new })
@@ -454,6 +453,14 @@ impl RangeWriter {
             Err(error) if error.kind == Kind::Breach => self.context().shutdown.end(error),
             Err(error) => self.files.fail(file, error),
         }
+    }
+}
+
+/// The anchors that came with the digest of a piece.
+fn anchors_of(place: ChunkPlace, buffer: &Buffer) -> Result<Vec<Anchor>, BadAnchors> {
+    match place.kind {
+        ChunkKind::Anchors => anchors::read(buffer.data(), place.raw_len as usize),
+        _ => Ok(Vec::new()),
     }
 }
 

@@ -84,6 +84,7 @@ impl ChunkMaker {
     }
 
     /// Makes a patch of a chunk, if the receiver has another version of it and the patch is short.
+    /// Otherwise offers the chunk once more, if that may help.
     fn patched(&self, plan: &Plan, mut chunk: Chunk, worker: &mut SendWorker<'_>) -> Chunk {
         let is_range = chunk.place.kind == ChunkKind::Range;
         let Some(pages) = plan.pages().filter(|_| is_range) else {
@@ -91,7 +92,12 @@ impl ChunkMaker {
         };
         let most = chunk.buffer.len() / 8 * PATCH_MAX_EIGHTHS;
         worker.patch.resize(most, 0);
-        match patch::make(chunk.buffer.data(), pages, &mut worker.patch) {
+        let made = patch::make(chunk.buffer.data(), pages, &mut worker.patch);
+        if plan.tries_anchors(chunk.buffer.len(), made.map(|(_, new)| new)) {
+            plan.make_offer(&mut chunk);
+            return chunk;
+        }
+        match made {
             Some((len, new)) => {
                 plan.new.store(new as u32, Relaxed);
                 plan.offered();
@@ -146,7 +152,7 @@ impl ChunkMaker {
     ) -> EncodedChunk {
         worker.clock.turn_to(Activity::Codec);
         match chunk.place.kind {
-            ChunkKind::Zeros | ChunkKind::Digest => {
+            ChunkKind::Zeros | ChunkKind::Digest | ChunkKind::Anchors => {
                 let Chunk { place, buffer } = chunk;
                 EncodedChunk {
                     place,

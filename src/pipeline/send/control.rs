@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use super::cache::{CacheKey, CacheShare};
 use super::name_questions::NameQuestions;
 use super::plan::{
-    COMPARED_PIECE, ComparedRanges, FileReading, PackMember, Plan, PlannedContent, RootDigest,
-    SendFile, SendPipe,
+    AnchoredCount, COMPARED_PIECE, ComparedRanges, FileReading, PackMember, Plan, PlannedContent,
+    RootDigest, SendFile, SendPipe,
 };
 use super::report::SendReport;
 use super::scheduler::{
@@ -42,6 +42,8 @@ pub struct SendControl {
     scheduler: Arc<Scheduler>,
     /// Set if other hosts get the same data.
     share: Option<CacheShare>,
+    /// Chunks whose anchors were sent and that have no answer.
+    anchored: AnchoredCount,
     /// Set when a user at either end says that a followed file is complete.
     enough: Stop,
     /// The receiver reported that everything is in place.
@@ -57,6 +59,7 @@ impl SendControl {
         SendControl {
             context: report.context().clone(),
             scheduler: report.scheduler().clone(),
+            anchored: report.scheduler().anchored(),
             share,
             enough,
             done: Notify::new(),
@@ -345,10 +348,17 @@ impl SendControl {
             share.skip(CacheKey::of(&found.entry));
         }
         let share = self.share.as_ref().filter(|_| !is_compared);
+        let start = had.iter().next().filter(|first| first.start == 0);
+        let start = start.map_or(0, |first| first.end);
+        let comparison = ComparedRanges::of(compare, piece, start);
+        let comparison = match self.context.shifts {
+            true => comparison.with_anchors(&self.anchored),
+            false => comparison,
+        };
         let cut = Cut::skipping(size, chunk_size, grain, &had);
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
-            comparison: ComparedRanges::of(compare, piece),
+            comparison,
             alone: AtomicBool::new(is_compared),
             ranges,
             digest: tree.map_or(RootDigest::Unneeded, |tree| {
@@ -404,9 +414,8 @@ impl SendControl {
                     self.context.progress.add_skipped(len);
                     return;
                 }
-                let had = plan.had(len);
+                let had = plan.placed(len);
                 if had > 0 {
-                    file.comparison.hit();
                     self.context.progress.add_resumed(had);
                 }
                 if had < len {

@@ -2,16 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use super::cache::Interest;
 use crate::algorithms::Method;
-use crate::chunk::Buffer;
+use crate::chunk::anchors::{self, BLOCK_MIN};
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::{Cut, FilePiece};
+use crate::chunk::{Buffer, Chunk, ChunkKind};
 use crate::digest::pipe::PipeTree;
 use crate::digest::{Digest, Tree};
 use crate::locks::{OrderedMutex, place};
@@ -52,8 +53,26 @@ pub struct ComparedRanges {
     ranges: RangeSet,
     /// Bytes of a piece that is compared; a power of two up to a chunk.
     piece: u64,
+    /// The receiver finds pieces by their anchors.
+    has_anchors: bool,
+    /// Of all files that are sent.
+    anchored: AnchoredCount,
     /// Pieces in a row of which the receiver had nothing.
     misses: AtomicU32,
+    /// Pieces in a row of which the receiver had no more because of their anchors.
+    anchor_misses: AtomicU32,
+    /// The end of the last piece of which the receiver had some.
+    hit_end: AtomicU64,
+}
+
+/// The number of chunks whose anchors were sent, and that the receiver has not answered.
+#[derive(Clone, Default)]
+pub struct AnchoredCount(Arc<AtomicUsize>);
+
+impl AnchoredCount {
+    pub fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
 }
 
 /// Bytes of a piece that is compared, if both ends know patches. If one of a hundred pages of 8 KiB
@@ -61,17 +80,40 @@ pub struct ComparedRanges {
 /// What differs is read and hashed once more at each end.
 pub const COMPARED_PIECE: u64 = 256 << 10;
 
-/// After so many misses in a row, only one piece in so many is compared. Content that was changed
-/// throughout or moved would otherwise be read once more at each end, for nothing.
+/// After so many misses in a row, only some pieces are compared. Content that was changed throughout
+/// would otherwise be read once more at each end, for nothing.
 const MISSES: u32 = 16;
+
+/// After so many misses in a row despite anchors, only the same pieces are offered with anchors. As many
+/// pieces may have been refused before the first answer to one with anchors comes.
+const ANCHOR_MISSES: u32 = 32;
+
+/// The most bytes between the starts of these pieces. Before that they are an eighth of the way from the
+/// last piece of which the receiver had some. So after a long insertion, not much more than that is
+/// sent.
+const PROBES_APART: u64 = 16 << 20;
+
+/// If a patch has more than this part of a piece, the receiver may find more of it by its anchors.
+const PATCH_FOR_ANCHORS: usize = 4;
 
 impl ComparedRanges {
     /// `ranges` are whole chunks, which are compared in pieces of `piece` bytes.
-    pub fn of(ranges: RangeSet, piece: u64) -> ComparedRanges {
+    /// The receiver has the first `start` bytes of the file already.
+    pub fn of(ranges: RangeSet, piece: u64, start: u64) -> ComparedRanges {
         ComparedRanges {
             ranges,
             piece,
-            misses: AtomicU32::new(0),
+            hit_end: AtomicU64::new(start),
+            ..ComparedRanges::default()
+        }
+    }
+
+    /// The same, for a receiver that finds pieces that have moved by their anchors.
+    pub fn with_anchors(self, anchored: &AnchoredCount) -> ComparedRanges {
+        ComparedRanges {
+            has_anchors: true,
+            anchored: anchored.clone(),
+            ..self
         }
     }
 
@@ -80,13 +122,24 @@ impl ComparedRanges {
         self.ranges.is_empty()
     }
 
-    /// The receiver had some of a piece.
-    pub fn hit(&self) {
+    /// The receiver had some of the piece that ends here.
+    fn hit(&self, end: u64) {
         self.misses.store(0, Relaxed);
+        self.hit_end.fetch_max(end, Relaxed);
+    }
+
+    /// The receiver had some of a piece, or had no more of it, because of its anchors.
+    fn anchors_helped(&self, helped: bool) {
+        match helped {
+            true => self.anchor_misses.store(0, Relaxed),
+            false => {
+                self.anchor_misses.fetch_add(1, Relaxed);
+            }
+        }
     }
 
     /// The receiver had nothing of a piece, or too little for a patch.
-    pub fn missed(&self) {
+    fn missed(&self) {
         self.misses.fetch_add(1, Relaxed);
     }
 
@@ -102,12 +155,25 @@ impl ComparedRanges {
         self.misses.load(Relaxed) < MISSES
     }
 
-    /// True if the digest of this piece, the chunk with this number, is sent first.
-    fn takes(&self, piece: &FilePiece, chunk: u64) -> bool {
+    /// True if the digest of this piece is sent first.
+    fn takes(&self, piece: &FilePiece) -> bool {
         let end = piece.offset + u64::from(piece.len);
         let is_piece = !self.is_empty() && piece.offset.is_multiple_of(self.piece);
-        let is_useful = self.is_useful() || chunk.is_multiple_of(MISSES.into());
+        let is_useful = self.is_useful() || self.is_probe(piece);
         is_piece && is_useful && self.ranges.contains_all(piece.offset..end)
+    }
+
+    /// True for a piece that is compared although those before it were not there.
+    fn is_probe(&self, piece: &FilePiece) -> bool {
+        let since = piece.offset.saturating_sub(self.hit_end.load(Relaxed));
+        let apart = (since / 8).clamp(self.piece, PROBES_APART);
+        piece.offset.is_multiple_of(apart.next_power_of_two())
+    }
+
+    /// True if this piece is offered with its anchors after another offer was refused.
+    fn takes_anchors(&self, piece: &FilePiece) -> bool {
+        let is_useful = self.anchor_misses.load(Relaxed) < ANCHOR_MISSES || self.is_probe(piece);
+        self.has_anchors && is_useful && piece.len as usize >= BLOCK_MIN
     }
 }
 
@@ -452,8 +518,15 @@ pub struct Plan {
     pub nacks: AtomicU8,
     /// Its digest is sent first, because the receiver may have it.
     is_compared: OnceLock<bool>,
-    /// The short digests of the receiver's pages, if it has another version of the chunk.
-    pages: OnceLock<Vec<u8>>,
+    /// Its anchors are sent with its digest.
+    is_anchored: AtomicBool,
+    /// And the receiver has not answered.
+    awaits_answer: AtomicBool,
+    /// The short digests of the receiver's pages, if it has another version of the chunk: the answers
+    /// to an offer without anchors and to one with them.
+    pages: [OnceLock<Vec<u8>>; 2],
+    /// How many bytes a patch has that could be made without the anchors.
+    new_without: AtomicU32,
     /// How many of its bytes the patch has.
     pub new: AtomicU32,
     /// How many times its digest or a patch was sent, without a refusal.
@@ -474,7 +547,10 @@ impl Plan {
             digest: OnceLock::new(),
             nacks: AtomicU8::new(0),
             is_compared: OnceLock::new(),
-            pages: OnceLock::new(),
+            is_anchored: AtomicBool::new(false),
+            awaits_answer: AtomicBool::new(false),
+            pages: Default::default(),
+            new_without: AtomicU32::new(u32::MAX),
             new: AtomicU32::new(0),
             offers: AtomicU32::new(0),
             refused: AtomicBool::new(false),
@@ -494,32 +570,117 @@ impl Plan {
 
     /// True if only its digest is to be sent, because the receiver may have the chunk.
     pub fn is_offer(&self) -> bool {
-        let is_open = !self.refused.load(Relaxed) && self.pages.get().is_none();
-        let may_be_there = || match &self.what {
-            PlannedContent::Piece { file, piece } => file.comparison.takes(piece, self.chunk),
-            _ => false,
+        let is_open = !self.refused.load(Relaxed) && self.answer().get().is_none();
+        let may_be_there = || {
+            let PlannedContent::Piece { file, piece } = &self.what else {
+                return false;
+            };
+            let is_compared = file.comparison.takes(piece);
+            if is_compared && !file.comparison.is_useful() {
+                // It is hardly where the last piece was, or unchanged.
+                self.try_anchors();
+            }
+            is_compared
         };
         is_open && *self.is_compared.get_or_init(may_be_there)
     }
 
+    /// Leaves only the digest of a chunk, and its anchors if they are sent with it.
+    pub fn make_offer(&self, chunk: &mut Chunk) {
+        self.offered();
+        let buffer = &mut chunk.buffer;
+        let rows = self
+            .is_anchored()
+            .then(|| anchors::write(buffer.data()))
+            .flatten();
+        chunk.place.kind = match rows {
+            Some(_) => ChunkKind::Anchors,
+            None => ChunkKind::Digest,
+        };
+        let rows = rows.unwrap_or_default();
+        buffer.room()[..rows.len()].copy_from_slice(&rows);
+        buffer.set_len(rows.len());
+    }
+
+    /// True if its anchors are sent with its digest.
+    fn is_anchored(&self) -> bool {
+        self.is_anchored.load(Relaxed)
+    }
+
+    /// Begins to offer the chunk with its anchors. Returns false if they were sent before, or are not
+    /// worth it.
+    fn try_anchors(&self) -> bool {
+        let PlannedContent::Piece { file, piece } = &self.what else {
+            return false;
+        };
+        let tries = file.comparison.takes_anchors(piece) && !self.is_anchored.swap(true, Relaxed);
+        if tries {
+            file.comparison.anchored.0.fetch_add(1, Relaxed);
+            self.awaits_answer.store(true, Relaxed);
+        }
+        tries
+    }
+
+    /// The receiver has answered to the anchors, or no answer will come.
+    pub fn anchors_answered(&self) {
+        if self.awaits_answer.swap(false, Relaxed)
+            && let PlannedContent::Piece { file, .. } = &self.what
+        {
+            file.comparison.anchored.0.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// The same for a chunk of `len` bytes of which a patch would have `new` bytes; None if the patch
+    /// is too long.
+    pub fn tries_anchors(&self, len: usize, new: Option<usize>) -> bool {
+        let is_long = new.is_none_or(|new| new > len / PATCH_FOR_ANCHORS);
+        let tries = is_long && self.try_anchors();
+        if let (true, Some(new)) = (tries, new) {
+            self.new_without.store(new as u32, Relaxed);
+        }
+        tries
+    }
+
+    /// The receiver's answer to the last kind of offer.
+    fn answer(&self) -> &OnceLock<Vec<u8>> {
+        &self.pages[usize::from(self.is_anchored())]
+    }
+
     /// The short digests of the receiver's pages, if only what differs is to be sent.
     pub fn pages(&self) -> Option<&[u8]> {
-        let pages = self.pages.get().filter(|_| !self.refused.load(Relaxed));
+        let pages = self.answer().get();
+        let pages = pages.filter(|_| !self.refused.load(Relaxed));
         pages.map(Vec::as_slice)
     }
 
-    /// Counts a frame with only the digest, or with a patch. There may be several if connections
+    /// Counts a frame with the digest, or with a patch. There may be several if connections
     /// die.
     pub fn offered(&self) {
         self.offers.fetch_add(1, Relaxed);
     }
 
     /// The number of its bytes that the receiver had, out of `len`.
-    pub fn had(&self, len: u64) -> u64 {
+    fn had(&self, len: u64) -> u64 {
         match self.offers.load(Relaxed) > 0 && !self.refused.load(Relaxed) {
             true => len.saturating_sub(self.new.load(Relaxed).into()),
             false => 0,
         }
+    }
+
+    /// The chunk, of `len` bytes, is in place. Returns how many of them the receiver had.
+    pub fn placed(&self, len: u64) -> u64 {
+        let had = self.had(len);
+        let PlannedContent::Piece { file, piece } = &self.what else {
+            return had;
+        };
+        if had > 0 {
+            file.comparison.hit(piece.offset + len);
+        }
+        if self.is_anchored() && !self.refused.load(Relaxed) {
+            let without = len.saturating_sub(self.new_without.load(Relaxed).into());
+            file.comparison.anchors_helped(had > without);
+        }
+        had
     }
 
     /// The receiver has another version of the chunk, with these pages. Returns false if nothing has
@@ -536,7 +697,8 @@ impl Plan {
             return Err(NotOffered);
         }
         let was_offer = self.take_offer();
-        let is_news = !self.refused.load(Relaxed) && self.pages.set(differing.pages).is_ok();
+        self.anchors_answered();
+        let is_news = !self.refused.load(Relaxed) && self.answer().set(differing.pages).is_ok();
         if !is_news {
             self.refused.store(true, Relaxed);
         }
@@ -553,8 +715,12 @@ impl Plan {
     /// chunk arrived damaged. Each sent digest and patch can be refused once. Returns true if it
     /// refused one of those.
     pub fn refused(&self) -> bool {
-        self.refused.store(true, Relaxed);
         let was_offer = self.take_offer();
+        if was_offer && self.is_offer() && self.try_anchors() {
+            return true;
+        }
+        self.anchors_answered();
+        self.refused.store(true, Relaxed);
         match was_offer {
             true => self.missed(),
             false => {
@@ -564,9 +730,13 @@ impl Plan {
         was_offer
     }
 
+    /// The receiver had nothing of the chunk.
     fn missed(&self) {
         if let PlannedContent::Piece { file, .. } = &self.what {
             file.comparison.missed();
+            if self.is_anchored() {
+                file.comparison.anchors_helped(false);
+            }
         }
     }
 
@@ -575,5 +745,11 @@ impl Plan {
         let one_less = |offers: u32| offers.checked_sub(1);
         let taken = self.offers.fetch_update(Relaxed, Relaxed, one_less);
         taken.is_ok()
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        self.anchors_answered();
     }
 }

@@ -134,10 +134,7 @@ impl SendReader {
         let PlannedContent::Piece { piece, .. } = &plan.what else {
             return None;
         };
-        let Chunk {
-            mut place,
-            mut buffer,
-        } = chunk;
+        let Chunk { place, buffer } = chunk;
         if piece.kind == ChunkKind::Range && place.kind == ChunkKind::Zeros {
             plan.zeros.store(true, Relaxed);
         }
@@ -150,12 +147,11 @@ impl SendReader {
         if file.digest_only || !is_there {
             return None;
         }
+        let mut chunk = Chunk { place, buffer };
         if place.kind == ChunkKind::Range && plan.is_offer() {
-            plan.offered();
-            place.kind = ChunkKind::Digest;
-            buffer.set_len(0);
+            plan.make_offer(&mut chunk);
         }
-        Some((Chunk { place, buffer }, digest))
+        Some((chunk, digest))
     }
 
     /// Adds the digest of a piece to the file's tree, once. None if the digest differs from that

@@ -35,7 +35,9 @@ use ready::{NextStep, NextTerms, ReadyChunks};
 use removable::RemovableFiles;
 pub use removable::Removals;
 
-use super::plan::{NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile};
+use super::plan::{
+    AnchoredCount, NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile,
+};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
@@ -338,6 +340,11 @@ impl Scheduler {
         drop(state);
         self.wake();
         count
+    }
+
+    /// Counts the chunks whose anchors were sent and that have no answer.
+    pub fn anchored(&self) -> AnchoredCount {
+        self.state.lock().chunks.anchored().clone()
     }
 
     /// Schedules a chunk again that no connection took.

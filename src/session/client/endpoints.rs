@@ -208,6 +208,7 @@ impl Client<'_> {
             grain: self.client.hello().grain(far.hello, CHUNK_SIZE as u32),
             peer_repairs: far.hello.tells(),
             patches: far.hello.can_patch() && self.request.options.compares_remotely(),
+            shifts: far.hello.can_shift() && self.request.options.finds_moved_content(),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
             tell: self.client.tell(),

@@ -80,7 +80,7 @@ fn each_fault_has_its_name() {
     }
     let (kind, raw_len) = (ChunkKind::Range, header().raw_len);
     assert_eq!(parse(|b| b[0] = 2), Err(BadFrame::Version(2)));
-    assert_eq!(parse(|b| b[1] = 9), Err(BadFrame::Kind(9)));
+    assert_eq!(parse(|b| b[1] = 10), Err(BadFrame::Kind(10)));
     assert_eq!(parse(|b| b[2] = 5), Err(BadFrame::Codec(5)));
     assert_eq!(parse(|b| b[3] = 4), Err(BadFrame::Suite(4)));
     assert_eq!(parse(|b| b[6] = 1), Err(BadFrame::Flags(0x1_0000)));
@@ -95,6 +95,21 @@ fn each_fault_has_its_name() {
             parse(|b| b[1] = never_sent),
             Err(BadFrame::Kind(never_sent))
         );
+    }
+    // A range of 5,000 bytes has two blocks of at least 2 KiB, each with an anchor of 10 bytes.
+    let anchors = |codec: Codec, bytes: u32| {
+        let wire_len = 48 + bytes;
+        parse(|b| {
+            (b[1], b[2]) = (9, codec.number());
+            b[48..52].copy_from_slice(&5000u32.to_le_bytes());
+            b[52..56].copy_from_slice(&wire_len.to_le_bytes());
+        })
+        .map_err(|fault| matches!(fault, BadFrame::WireLength { .. }))
+        .map(|header| header.encoded_len())
+    };
+    assert_eq!(anchors(Codec::None, 20), Ok(20));
+    for (codec, bytes) in [(Codec::None, 0), (Codec::None, 21), (Codec::Zstd, 20)] {
+        assert_eq!(anchors(codec, bytes), Err(true), "{bytes}");
     }
     for raw_len in [0, (1 << 20) + 1, u32::MAX] {
         let fault = Err(BadFrame::RawLength { kind, raw_len });
@@ -170,6 +185,7 @@ fn assert_within_limits(header: &FrameHeader) {
         ChunkKind::Zeros | ChunkKind::Digest => {
             assert!(header.raw_len <= ZEROS_MAX && header.encoded_len() == 0);
         }
+        ChunkKind::Anchors => assert!(header.encoded_len() <= anchors::most(1 << 20)),
         ChunkKind::Range | ChunkKind::Pack | ChunkKind::Patch => {
             assert!(header.raw_len as usize <= (1 << 20) + TAILROOM - TAG_LEN);
         }
@@ -229,7 +245,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(mut bytes in prop::array::uniform32(any::<[u8; 2]>()), ours: bool) {
         if ours {
-            bytes[0] = [VERSION, 1 + bytes[0][1] % 7];
+            bytes[0] = [VERSION, 1 + bytes[0][1] % 9];
         }
         let bytes: [u8; HEADER_LEN] = bytes.concat().try_into().unwrap();
         if let Ok(header) = FrameHeader::parse(&bytes, &LIMITS) {

@@ -121,6 +121,12 @@ impl CopyOptions {
     pub fn compares_remotely(&self) -> bool {
         self.compares != Some(false)
     }
+
+    /// True if a copy that compares existing files also finds content that has moved within them. In
+    /// place, that content may be overwritten before it is needed.
+    pub fn finds_moved_content(&self) -> bool {
+        self.compares_remotely() && !self.inplace
+    }
 }
 
 /// The server's part in this copy.

@@ -18,6 +18,14 @@ ways! { push, pull, between =>
     only_the_pages_that_differ_travel,
 }
 
+ways! { push, between, here =>
+    content_that_moved_is_found,
+}
+
+ways! { local_push =>
+    moved_content_with_changes_in_it_is_found,
+}
+
 ways! { local_push, here =>
     every_kind_of_change_arrives,
     in_place_only_the_pages_that_differ_are_written,
@@ -58,9 +66,14 @@ fn changed_pages(case: &Case, pages: &[usize]) {
 
 #[track_caller]
 fn copied(case: &Case, flags: &[&str]) -> usize {
-    let done = case.copy(&[&FLAGS[..], flags].concat(), "a", "b");
+    copied_from(case, "a", flags)
+}
+
+#[track_caller]
+fn copied_from(case: &Case, source: &str, flags: &[&str]) -> usize {
+    let done = case.copy(&[&FLAGS[..], flags].concat(), source, "b");
     done.succeeds();
-    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
+    assert_same(case.src.path(source), case.dst.path("b"), Also::Nothing);
     assert_eq!(case.dst.names(), ["b"]);
     done.wire_bytes()
 }
@@ -82,6 +95,69 @@ fn only_the_pages_that_differ_travel(case: &Case) {
     // A second run finds everything.
     let wire = copied(case, &[]);
     assert!(wire < DIGESTS, "{wire} bytes on the wire");
+}
+
+fn content_that_moved_is_found(case: &Case) {
+    let old = noise(1, 24 * MIB);
+    case.dst.file("b", &old);
+    let inserted = [noise(2, MIB), noise(3, 300_000), noise(4, 50_001)];
+    let new = [
+        &inserted[0],
+        &old[..5 * MIB + 13],
+        &inserted[1],
+        // A deletion follows.
+        &old[5 * MIB + 13..9 * MIB],
+        &old[10 * MIB - 7777..15 * MIB + 1],
+        &inserted[2],
+        &old[15 * MIB + 1..],
+    ]
+    .concat();
+    case.src.file("a", &new);
+    let inserted: usize = inserted.iter().map(Vec::len).sum();
+    let wire = copied(case, &[]);
+    let most = inserted + inserted / 10;
+    assert!(wire < most, "{wire} bytes on the wire of {inserted}");
+    let wire = copied(case, &[]);
+    assert!(wire < 2 * DIGESTS, "{wire} bytes on the wire");
+}
+
+fn moved_content_with_changes_in_it_is_found(case: &Case) {
+    let old = noise(1, 24 * MIB);
+    let mut changed = old.clone();
+    for at in (MIB..24 * MIB).step_by(2 * MIB) {
+        changed[at] ^= 1;
+    }
+    let news: [(&str, Vec<u8>, usize); 5] = [
+        (
+            "a longer file",
+            [b"log\n", &changed[..]].concat(),
+            22 * 8192,
+        ),
+        (
+            "of the same size",
+            [b"log\n", &changed[4..]].concat(),
+            22 * 8192,
+        ),
+        ("without its start", old[11 * MIB + 1..].to_vec(), 20_000),
+        ("twice as long", [&old[..], &old[..]].concat(), 60_000),
+        (
+            "two parts exchanged",
+            [&old[9 * MIB - 5..], &old[..9 * MIB - 5]].concat(),
+            150_000,
+        ),
+    ];
+    for (what, new, most) in &news {
+        case.dst.file("b", &old);
+        case.src.file("a", new);
+        let wire = copied(case, &[]);
+        assert!(wire < *most, "{what}: {wire} bytes on the wire");
+    }
+    // In place, the old bytes may be overwritten before they are needed.
+    let (what, new, _) = &news[0];
+    case.dst.file("b", &old);
+    case.src.file("a", new);
+    let wire = copied(case, &["--inplace"]);
+    assert!(wire > 24 * MIB, "{what}: {wire} bytes on the wire");
 }
 
 fn every_kind_of_change_arrives(case: &Case) {
@@ -112,7 +188,7 @@ fn every_kind_of_change_arrives(case: &Case) {
         (
             "much of a chunk",
             changed(MIB, &noise(3, MIB - 4096)),
-            MIB + 8000,
+            MIB + 14_000,
         ),
     ];
     for flags in [&["--compress", "zstd:3"][..], &["--inplace"], &["--live"]] {
@@ -203,34 +279,46 @@ fn on_a_file_system_that_clones_the_rest_is_shared(case: &Case) {
         case.copy(&FLAGS, "a", "b").succeeds();
         assert!(fs::read(case.dst.path("b")).expect("read") == new);
     }
+    // Moved, with a change.
+    let mut new = [b"log\n", &noise(1, SIZE)[..]].concat();
+    new[5 * MIB] ^= 1;
+    fs::write(case.dst.path("b"), noise(1, SIZE)).expect("write");
+    case.src.file("a", &new);
+    let done = case.copy(&FLAGS, "a", "b");
+    assert!(fs::read(case.dst.path("b")).expect("read") == new);
+    assert!(done.wire_bytes() < 5 * DIGESTS + 32_000, "{done}");
     fs::remove_file(case.dst.path("old")).expect("remove it");
 }
 
 fn an_interrupted_copy_compares_the_rest(case: &Case) {
-    // The first half is new, the second half has one page in four that differs.
-    let mut content = noise(1, 2 * SIZE);
-    case.dst.file("b", &content);
-    content[..SIZE].copy_from_slice(&noise(2, SIZE));
+    // The first half is new, the second half has one page in four that differs, or has moved.
+    let old = noise(1, 2 * SIZE);
+    let mut content = [noise(2, SIZE), old[SIZE..].to_vec()].concat();
     for page in (SIZE / 4096..2 * SIZE / 4096).step_by(4) {
         content[page * 4096] ^= 1;
     }
-    case.src.file("a", &content);
+    case.src.file("changed", &content);
+    let moved = [&noise(2, SIZE)[..], &old[3 * MIB + 5..]].concat();
+    case.src.file("moved", moved);
     cut_short::aged();
-    for flags in [&[][..], &["--inplace"]] {
-        let old = [&noise(1, 2 * SIZE)[..]].concat();
+    for (source, flags) in [
+        ("changed", &[][..]),
+        ("changed", &["--inplace"]),
+        ("moved", &[]),
+    ] {
         case.dst.file("b", &old);
         let flags = [flags, &["--no-whole-file"]].concat();
         let run = case
-            .copying(&[&SLOW[..], &flags].concat(), "a", "b")
+            .copying(&[&SLOW[..], &flags].concat(), source, "b")
             .start();
         until("a third is there", || {
             let journal = case.dst.journals().pop()?;
             cut_short::has_third(&journal).then_some(())
         });
         kill_receiver(case, run);
-        let wire = copied(case, &flags);
+        let wire = copied_from(case, source, &flags);
         // A quarter of the second half, and what was missing of the first.
-        assert!(wire < SIZE, "{flags:?}: {wire} bytes on the wire");
+        assert!(wire < SIZE, "{source} {flags:?}: {wire} bytes on the wire");
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use fastcp::chunk::ChunkKind;
+use fastcp::chunk::anchors::{self, ANCHOR_LEN};
 use fastcp::chunk::patch::{PAGE, make, page_digests};
 use fastcp::digest::of_range;
 use fastcp::wire::frame::FrameHeader;
@@ -125,10 +126,72 @@ fn whatever_a_patch_says_the_file_is_right() {
     }
 }
 
+/// The digest of the second chunk with these anchors, then a patch of what the receiver says it has.
+fn anchors_and_patch(server: &mut FakeServer, anchors: &[u8]) {
+    let data = &new()[MIB..];
+    let digest = of_range(data, MIB as u64, false);
+    let mut place = server.keys.place(1, MIB as u64, MIB);
+    place.kind = ChunkKind::Anchors;
+    let frame = server.keys.frame(place, digest, anchors);
+    server.send(0, &frame);
+    let differs = |message: &Message| matches!(message, Message::Differs(_));
+    let Some(Message::Differs(differing)) = server.control.hear_until(differs) else {
+        panic!("it differs");
+    };
+    let mut patch = vec![0; MIB];
+    let frame = match make(data, &differing.pages, &mut patch) {
+        Some((len, _)) => {
+            place.kind = ChunkKind::Patch;
+            server.keys.frame(place, digest, &patch[..len])
+        }
+        None => {
+            place.kind = ChunkKind::Range;
+            server.keys.frame(place, digest, data)
+        }
+    };
+    server.send(1, &frame);
+}
+
+/// Anchors of other content than the chunk's, which the existing file has or has not.
+#[test]
+fn whatever_anchors_say_the_file_is_right() {
+    let moved = [&old()[5000..][..500_000], &noise(9, MIB - 500_000)].concat();
+    for content in [&old()[..MIB], &noise(8, MIB), &moved] {
+        let anchors = anchors::write(content).expect("it is long");
+        pull_case(|case| {
+            let done = pulled(case, &[], |server, _| {
+                digest_and_patch(server, 0, &right(0));
+                anchors_and_patch(server, &anchors);
+                server.end(1, SIZE as u64, Some(blake3::hash(&new()).into()));
+                server.all_sent(1);
+            });
+            done.succeeds();
+            assert!(case.dst.read("f") == new());
+        });
+    }
+}
+
+#[test]
+fn anchors_that_do_not_fill_their_range_end_the_copy() {
+    let right = anchors::write(&new()[..MIB]).expect("it is long");
+    for anchors in [&right[..ANCHOR_LEN], &right[1..], &vec![0xff; right.len()]] {
+        pull_case(|case| {
+            let done = pulled(case, &[], |server, _| {
+                let mut place = server.keys.place(1, 0, MIB);
+                place.kind = ChunkKind::Anchors;
+                let frame = server.keys.frame(place, [7; 32], anchors);
+                server.send(0, &frame);
+            });
+            held_out(&done).exits(13);
+            assert!(case.dst.read("f") == old());
+        });
+    }
+}
+
 /// A patch or a digest is for a file that is compared.
 #[test]
 fn a_patch_that_was_not_requested_ends_the_copy() {
-    for kind in [ChunkKind::Patch, ChunkKind::Digest] {
+    for kind in [ChunkKind::Patch, ChunkKind::Digest, ChunkKind::Anchors] {
         pull_case(|case| {
             let done = pulled(case, &["-W"], |server, wants| {
                 assert_eq!(wants[0].kind, WantKind::Fresh);
@@ -136,6 +199,7 @@ fn a_patch_that_was_not_requested_ends_the_copy() {
                 place.kind = kind;
                 let body = match kind {
                     ChunkKind::Patch => right(0),
+                    ChunkKind::Anchors => anchors::write(&new()[..MIB]).expect("it is long"),
                     _ => Vec::new(),
                 };
                 let frame = server.keys.frame(place, [7; 32], &body);
@@ -234,6 +298,35 @@ fn a_patch_is_sent_once_and_then_all_bytes() {
             assert_eq!(next().kind, ChunkKind::Range);
             // Pages of a chunk that nothing is known of any more are ignored.
             server.say(Message::Differs(DifferingChunk { chunk: 999, pages }));
+            let ack = Ack {
+                chunks: std::iter::once(span(0, 2)).collect(),
+                entries: std::iter::once(span(1, 2)).collect(),
+                failed: NumberRanges::default(),
+            };
+            server.say(Message::Ack(ack));
+            let sent = |message: &Message| matches!(message, Message::AllSent(_));
+            server.control.hear_until(sent);
+            server.say(Message::Done(()));
+        });
+        done.succeeds();
+    });
+}
+
+/// The anchors of a refused chunk are sent once, and then its bytes.
+#[test]
+fn a_refused_chunk_is_offered_with_its_anchors_once() {
+    Case::run(Way::LocalPush, |case| {
+        case.src.file("big", new());
+        let compare = WantKind::Compare(vec![span(0, SIZE as u64)]);
+        let done = pushed(case, &compare, |server, frames| {
+            let first = next(&frames);
+            next(&frames);
+            assert_eq!(first.kind, ChunkKind::Digest);
+            for kind in [ChunkKind::Anchors, ChunkKind::Range] {
+                server.say(Message::Nack(vec![first.chunk]));
+                let again = next(&frames);
+                assert_eq!((again.kind, again.chunk), (kind, first.chunk));
+            }
             let ack = Ack {
                 chunks: std::iter::once(span(0, 2)).collect(),
                 entries: std::iter::once(span(1, 2)).collect(),

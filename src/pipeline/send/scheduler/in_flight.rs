@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::manifest::EntryId;
-use crate::pipeline::send::plan::{NotOffered, Plan, PlannedContent};
+use crate::pipeline::send::plan::{AnchoredCount, NotOffered, Plan, PlannedContent};
 use crate::wire::message::DifferingChunk;
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
@@ -16,6 +16,10 @@ pub const UNACKED_MAX: usize = 2048;
 /// Digests without an answer, at first. Each one that the receiver has allows one more, so that a
 /// file that is new throughout is not read twice for long.
 const OFFERS_AT_FIRST: usize = 32;
+
+/// Digests with anchors without an answer. So not much is sent between the end of an insertion and the
+/// answer that the receiver has the rest.
+const ANCHORED_MAX: usize = 3;
 
 /// The same limit until the link is known.
 const UNACKED_AT_FIRST: usize = 128;
@@ -64,6 +68,8 @@ pub(super) struct ChunksInFlight {
     members: usize,
     /// Chunks of which only the digest was sent.
     offers: usize,
+    /// Chunks whose anchors were sent.
+    anchored: AnchoredCount,
     /// Grows with each digest that the receiver had, and is halved by each one that it refused.
     hits: usize,
     next_number: u64,
@@ -79,9 +85,15 @@ impl ChunksInFlight {
     pub(super) fn has_room(&self) -> bool {
         // A digest carries no data, so the link does not limit how many are on it.
         self.offers < OFFERS_AT_FIRST + self.hits
+            && self.anchored.get() < ANCHORED_MAX
             && self.chunks.len() - self.offers < self.max.unwrap_or(UNACKED_AT_FIRST)
             && self.chunks.len() < UNACKED_MAX
             && self.members < UNACKED_MEMBERS_MAX
+    }
+
+    /// Counts the chunks whose anchors were sent and that have no answer.
+    pub(super) fn anchored(&self) -> &AnchoredCount {
+        &self.anchored
     }
 
     /// True if a part of a pipe may be read, whatever the tuner has decided.
@@ -135,13 +147,20 @@ impl ChunksInFlight {
         let (&chunk, _) = self.chunks.range(chunks.clone()).next()?;
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
-        let InFlight { plan, is_offer, .. } = self.chunks.remove(&chunk)?;
-        self.members -= plan.what.members().count();
-        if is_offer {
-            self.offers -= 1;
+        let mut in_flight = self.chunks.remove(&chunk)?;
+        in_flight.plan.anchors_answered();
+        self.members -= in_flight.plan.what.members().count();
+        if self.answered(&mut in_flight) {
             self.hits = (self.hits + 1).min(UNACKED_MAX);
         }
-        Some(plan)
+        Some(in_flight.plan)
+    }
+
+    /// An answer to a chunk has come. Returns true if it was an offer without one.
+    fn answered(&mut self, in_flight: &mut InFlight) -> bool {
+        let was_offer = std::mem::take(&mut in_flight.is_offer);
+        self.offers -= usize::from(was_offer);
+        was_offer
     }
 
     /// Settles one chunk. Returns false if it is not in flight.
@@ -224,31 +243,34 @@ impl ChunksInFlight {
 
     /// Sends a chunk again that arrived damaged, or whose digest or patch the receiver refused.
     pub(super) fn refused(&mut self, chunk: u64) {
-        let Some(in_flight) = self.chunks.get_mut(&chunk) else {
+        let Some(mut in_flight) = self.chunks.remove(&chunk) else {
             return;
         };
         in_flight.connection = None;
         let was_offer = in_flight.plan.refused();
         // The receiver gets its bytes for the first time.
         in_flight.was_taken &= !was_offer;
-        if std::mem::take(&mut in_flight.is_offer) {
-            self.offers -= 1;
+        if self.answered(&mut in_flight) {
             self.hits /= 2;
         }
         self.again.insert(chunk, in_flight.plan.clone());
+        self.chunks.insert(chunk, in_flight);
     }
 
     /// Sends a chunk again of which the receiver has another version. One that is settled stays so.
     pub(super) fn differs(&mut self, differing: DifferingChunk) -> Result<(), NotOffered> {
         let chunk = differing.chunk;
-        if let Some(in_flight) = self.chunks.get_mut(&chunk)
-            && in_flight.plan.differs(differing)?
-        {
+        let Some(mut in_flight) = self.chunks.remove(&chunk) else {
+            return Ok(());
+        };
+        let news = in_flight.plan.differs(differing);
+        if let Ok(true) = news {
             (in_flight.connection, in_flight.was_taken) = (None, false);
-            self.offers -= usize::from(std::mem::take(&mut in_flight.is_offer));
+            self.answered(&mut in_flight);
             self.again.insert(chunk, in_flight.plan.clone());
         }
-        Ok(())
+        self.chunks.insert(chunk, in_flight);
+        news.map(|_| ())
     }
 
     /// Drops all chunks of a big file or pipe.
