@@ -18,7 +18,7 @@ ways! { push, pull, between, here =>
     update_existing_and_ignore_existing_leave_files_alone,
 }
 
-ways! { push, pull, local_between, here =>
+ways! { push, here =>
     only_what_differs_in_a_directory_is_announced,
 }
 

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode};
 use crate::support::disk::Mounted;
 use crate::support::*;
 
-ways! { push, pull, between, here =>
+ways! { push, between =>
     old_versions_are_kept_beside_their_files_or_in_a_directory,
     copied_files_leave_the_source,
 }

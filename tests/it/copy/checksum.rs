@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::support::*;
 
-ways! { push, pull, between, here =>
+ways! { pull, here =>
     content_decides_what_is_copied_and_a_check_names_what_differs,
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::support::disk::Mounted;
 use crate::support::*;
 
-ways! { push, pull, between, here =>
+ways! { pull, between =>
     listed_files_keep_their_paths,
     the_rules_of_the_command_line_and_of_directories_choose_entries,
 }

@@ -18,7 +18,7 @@ ways! { push, pull, between =>
     only_the_pages_that_differ_travel,
 }
 
-ways! { push, between, here =>
+ways! { push, here =>
     content_that_moved_is_found,
 }
 
@@ -26,8 +26,11 @@ ways! { local_push =>
     moved_content_with_changes_in_it_is_found,
 }
 
-ways! { local_push, here =>
+ways! { local_push =>
     every_kind_of_change_arrives,
+}
+
+ways! { local_push, here =>
     in_place_only_the_pages_that_differ_are_written,
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, Mode};
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
-ways! { push, pull, between, here =>
+ways! { pull, between =>
     a_dry_run_changes_nothing_and_lists_what_the_copy_then_does,
 }
 

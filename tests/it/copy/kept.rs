@@ -20,6 +20,9 @@ ways! { push, pull, here, local_between =>
 
 ways! { push, pull =>
     more_than_four_gibibytes_arrive,
+}
+
+ways! { pull =>
     ten_thousand_small_files_arrive,
 }
 

@@ -14,10 +14,13 @@ ways! { push, pull, between, here =>
     what_the_source_lacks_is_deleted_and_nothing_else,
 }
 
+ways! { local_pull =>
+    the_few_extra_names_in_large_directories_are_found,
+}
+
 ways! { local_push, local_pull, local_between, here =>
     filter_rules_protect_entries,
     rules_for_one_side_and_followed_links,
-    the_few_extra_names_in_large_directories_are_found,
     more_than_max_delete_deletes_nothing,
     a_source_that_cannot_be_read_deletes_nothing,
     operands_in_one_directory_keep_each_others_entries,

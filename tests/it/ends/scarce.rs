@@ -15,7 +15,7 @@ ways! { here =>
     a_small_limit_of_processes_at_the_server_gives_one_sentence,
 }
 
-ways! { push, pull, here =>
+ways! { push, here =>
     few_open_files_at_either_end_are_enough,
     too_few_open_files_give_one_sentence_before_anything_is_copied,
 }
