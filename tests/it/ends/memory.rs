@@ -26,7 +26,7 @@ fn wait_until_steady(number: impl Fn() -> u64) {
 }
 
 /// The disk hangs at the first of 5,000 links, whose targets have 20 MB. Without a bound the
-/// receiver would hold all of them: 35 MB with the program, and 140 MB for 200,000 links.
+/// receiver would hold all of them: 38 MB with the program, and 140 MB for 200,000 links.
 fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -44,7 +44,7 @@ fn long_symbolic_links_wait_at_the_sender(case: &Case) {
     let done = running.wait();
     done.succeeds();
     let peak = done.peak_rss_bytes() as usize / MIB;
-    assert!(peak < 30, "{peak} MiB");
+    assert!(peak < 34, "{peak} MiB");
 }
 
 /// 40,000 hard links with names of 240 bytes. If the sender kept them until the end of the walk, it
