@@ -26,7 +26,7 @@ ways! { local_push, here =>
     a_tree_that_is_renamed_under_way_fails_by_the_entry,
 }
 
-ways! { local_push, local_pull, local_between, here =>
+ways! { local_pull, local_between =>
     a_hard_link_that_goes_leaves_the_other_name_alone,
     each_name_of_a_file_that_cannot_be_read_fails_for_that_reason,
     directories_of_a_copy_that_is_interrupted_have_their_final_modes,

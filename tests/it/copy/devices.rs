@@ -13,7 +13,7 @@ use crate::support::loops::Loop;
 use crate::support::procs::until;
 use crate::support::{journals, *};
 
-ways! { push, pull, here =>
+ways! { pull, here =>
     a_device_becomes_a_sparse_file,
     a_file_is_written_into_a_device_and_what_is_behind_it_stays,
     a_device_is_copied_to_a_device_and_its_zeros_take_no_room,

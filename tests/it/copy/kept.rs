@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::support::*;
 
-ways! { push, pull, here, local_between =>
+ways! { push, here, local_between =>
     p_keeps_modes_and_times,
     without_p_the_umask_counts_and_set_id_bits_go,
     links_in_a_tree_stay_links_and_l_follows_them,

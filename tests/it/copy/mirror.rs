@@ -10,7 +10,7 @@ use crate::support::procs::until;
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
-ways! { push, pull, between, here =>
+ways! { pull, between =>
     what_the_source_lacks_is_deleted_and_nothing_else,
 }
 
@@ -18,7 +18,7 @@ ways! { local_pull =>
     the_few_extra_names_in_large_directories_are_found,
 }
 
-ways! { local_push, local_pull, local_between, here =>
+ways! { local_push, here =>
     filter_rules_protect_entries,
     rules_for_one_side_and_followed_links,
     more_than_max_delete_deletes_nothing,

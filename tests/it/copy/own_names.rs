@@ -10,7 +10,7 @@ ways! { local_pull, here =>
     every_kind_of_entry_may_have_the_name_of_a_partial,
 }
 
-ways! { local_push, local_pull, here, local_between =>
+ways! { local_push, local_between =>
     what_a_cut_copy_left_in_the_source_is_copied,
     an_unfinished_file_that_was_replaced_gives_its_name_to_nothing_else,
 }

@@ -8,7 +8,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_push, here =>
     a_default_acl_counts_as_for_all_that_is_made_there,
     set_id_bits_stay_only_where_owner_and_group_do,
     the_mask_of_an_acl_does_not_become_the_groups_rights,

@@ -11,7 +11,7 @@ use crate::support::*;
 /// Lengths around one chunk, and a length that takes several connections.
 const LENGTHS: [usize; 6] = [0, 1, MIB - 1, MIB, MIB + 1, 9 * MIB + 77];
 
-ways! { push, pull, here, local_between =>
+ways! { push, here, local_between =>
     what_is_piped_arrives_whole,
     a_tree_goes_through_tar_at_both_ends,
     a_producer_that_fails_leaves_nothing_under_the_name,

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::support::inject::{self, Inject, NAMELESS};
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_pull, here =>
     a_killed_copy_leaves_nothing_of_a_small_file,
     a_small_file_takes_few_system_calls,
     a_file_that_appears_before_the_name_is_given_is_treated_as_one_that_was_there,

@@ -21,7 +21,7 @@ ways! { local_push, local_pull =>
     a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end,
 }
 
-ways! { local_push, local_pull, local_between =>
+ways! { local_push, local_between =>
     a_polite_copy_paces_each_of_its_two_streams_at_the_sending_end,
 }
 

@@ -19,7 +19,7 @@ ways! { push, pull =>
     a_file_of_anothers_in_a_sticky_directory_stays,
 }
 
-ways! { local_push, local_pull, here =>
+ways! { local_push, here =>
     a_file_that_takes_the_first_name_of_another_gets_no_hard_link,
 }
 

@@ -19,7 +19,7 @@ use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
 use crate::support::{journals, *};
 
-ways! { local_push, local_pull, here =>
+ways! { local_pull, here =>
     any_damage_to_a_partial_is_found_and_sent_again,
     a_finished_file_of_a_tree_that_was_damaged_is_sent_again,
 }

@@ -12,7 +12,7 @@ use crate::support::loops::{Loop, Mount};
 use crate::support::procs::{self, until};
 use crate::support::*;
 
-ways! { push, pull, here =>
+ways! { pull, here =>
     a_quota_that_is_used_up_fails_what_is_under_it,
     a_disk_that_fails_fails_what_is_on_it,
 }

@@ -18,7 +18,7 @@ use crate::support::procs::until;
 use crate::support::run::{Run, Running, fastcp_binary};
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_push, here =>
     a_disk_that_hangs_where_holes_are_looked_for_holds_one_file_up,
     a_directory_that_hangs_is_waited_for_and_can_be_left,
     a_list_of_digests_that_nobody_reads_is_waited_for_and_can_be_left,

@@ -8,7 +8,7 @@ use crate::support::procs::{self, until};
 use crate::support::run::Running;
 use crate::support::*;
 
-ways! { push, pull, here =>
+ways! { push, here =>
     ctrl_c_ends_both_ends_within_two_seconds,
 }
 

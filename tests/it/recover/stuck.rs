@@ -12,7 +12,7 @@ use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_pull, here =>
     a_write_of_an_earlier_reading_holds_one_file_up,
     clearing_what_is_not_begun_ends_with_the_copy,
 }

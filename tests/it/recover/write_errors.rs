@@ -7,7 +7,7 @@ use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject, UNFINISHED};
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_push, here =>
     an_error_of_write_back_fails_the_file,
     an_error_of_close_fails_the_file,
     an_error_of_fsync_fails_the_file,
