@@ -440,7 +440,7 @@ impl Entry {
             (keep.owner, &self.user, self.uid),
             (keep.group, &self.group, self.gid),
         ] {
-            match (is_kept, name.is_empty() || keep.numeric_ids) {
+            match (is_kept, name.is_empty()) {
                 (false, _) => {}
                 (true, false) => part(name),
                 (true, true) => part(&id.to_le_bytes()),
