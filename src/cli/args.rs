@@ -374,6 +374,8 @@ impl Args {
             ("--no-clobber", self.no_clobber),
             ("--itemize-changes", self.itemize_changes),
             ("--backup", self.mirror.keeps_backups()),
+            ("--max-delete", self.mirror.limits_deletion()),
+            ("--digests", self.digests.is_some()),
             ("--remove-source-files", self.mirror.removes_sources()),
         ];
         if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {

@@ -49,6 +49,10 @@ impl MirrorArgs {
         self.delete = true;
     }
 
+    pub(super) fn limits_deletion(&self) -> bool {
+        self.max_delete.is_some()
+    }
+
     pub(super) fn keeps_backups(&self) -> bool {
         self.backup || self.backup_dir.is_some()
     }
