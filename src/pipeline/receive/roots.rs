@@ -82,7 +82,7 @@ impl Entries {
         // Files that are written in place have their space already, and users of `--inplace` often
         // have no more.
         // Nor is it known which files will stay.
-        let stays = self.rules.inplace || self.rules.update.asks();
+        let stays = self.rules.inplace || self.rules.no_clobber || self.rules.update.asks();
         if !(self.rules.check || stays && targets.iter().all(|target| target.existed)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
