@@ -161,6 +161,10 @@ pub struct NotKept {
     pub unread: u64,
     /// 1 if root could not keep them.
     pub as_root: u64,
+    /// Hard links that became files of their own, because the file system could not make them.
+    pub links: u64,
+    /// Entries without the set-user-ID or set-group-ID bit of their source.
+    pub set_ids: u64,
 }
 
 /// Counts what could not be kept.
@@ -174,6 +178,8 @@ pub struct NotKeptCounters {
     specials: AtomicU64,
     unread: AtomicU64,
     as_root: AtomicU64,
+    links: AtomicU64,
+    set_ids: AtomicU64,
 }
 
 impl NotKeptCounters {
@@ -188,6 +194,8 @@ impl NotKeptCounters {
         add(&self.specials, some.specials);
         add(&self.unread, some.unread);
         add(&self.as_root, some.as_root);
+        add(&self.links, some.links);
+        add(&self.set_ids, some.set_ids);
     }
 
     pub fn get(&self) -> NotKept {
@@ -200,6 +208,8 @@ impl NotKeptCounters {
             specials: self.specials.load(Relaxed),
             unread: self.unread.load(Relaxed),
             as_root: self.as_root.load(Relaxed),
+            links: self.links.load(Relaxed),
+            set_ids: self.set_ids.load(Relaxed),
         }
     }
 
@@ -213,6 +223,8 @@ impl NotKeptCounters {
             &self.specials,
             &self.unread,
             &self.as_root,
+            &self.links,
+            &self.set_ids,
         ] {
             counter.store(0, Relaxed);
         }

@@ -220,7 +220,7 @@ impl Directory {
         let lent = self.above.as_ref().and_then(|above| above.default_acl());
         let lent = lent.filter(|_| self.made && !is_preserved);
         let mode = if is_preserved {
-            Some(rules.mode_of(entry, &stat))
+            Some(rules.mode_to_give(entry, &stat))
         } else if let Some(acl) = lent {
             let acl = acl.masked(entry.mode & 0o777);
             let inherited = self.stat()?.st_mode & 0o2000;

@@ -53,7 +53,7 @@ pub(super) fn give(
         None => give_mode(slot, &temporary.file, &stat, entry, rules)?,
         Some(old) => {
             let mode = match keep.perms {
-                true => rules.mode_of(entry, &stat),
+                true => rules.mode_to_give(entry, &stat),
                 false => old.st_mode & 0o1777,
             };
             // Always set: an inherited ACL may have changed the mode.
@@ -83,7 +83,7 @@ pub(super) fn give_mode(
         return given.map_err(|cause| slot.error("cannot set the mode", cause));
     }
     let mode = match rules.keep.perms {
-        true => rules.mode_of(entry, stat),
+        true => rules.mode_to_give(entry, stat),
         false => entry.mode & 0o777 & !rules.umask,
     };
     if mode == stat.st_mode & 0o7777 {

@@ -74,7 +74,7 @@ impl InPlace {
         let marked = Marked::open(file);
         attributes::give_before_mode(&marked, slot, entry, &mut now, rules)?;
         if keep.perms {
-            let mode = rules.mode_of(entry, &now);
+            let mode = rules.mode_to_give(entry, &now);
             fchmod(file, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;
         }

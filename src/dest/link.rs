@@ -25,6 +25,7 @@ use super::{
 };
 use crate::dir::may_leave;
 use crate::error::{Error, Kind, Result, Side};
+use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryKind, file_type};
 
 /// Longest text of a link on Linux, in bytes.
@@ -289,6 +290,10 @@ fn copy(first: &LinkTarget, slot: &EntrySlot, entry: &Entry, rules: &Rules) -> R
     io::copy(&mut File::from(from), &mut &temporary.file)
         .map_err(|cause| space::write_error(slot, entry.size, cause))?;
     commit::commit(temporary, entry, rules)?;
+    rules.not_kept.add(&NotKept {
+        links: 1,
+        ..NotKept::default()
+    });
     Ok(Placement::Copied)
 }
 

@@ -74,8 +74,8 @@ use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
-use crate::keep::{Keep, MetadataChanges, NotKeptCounters, Update, is_acl};
-use crate::manifest::{Entry, file_type};
+use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, Update, is_acl};
+use crate::manifest::{Entry, EntryKind, file_type};
 
 pub use self::backup::{BackupPart, Backups};
 pub use self::basis::Basis;
@@ -176,6 +176,24 @@ impl Rules {
         let user = if stat.st_uid == entry.uid { 0 } else { 0o4000 };
         let group = if stat.st_gid == entry.gid { 0 } else { 0o2000 };
         mode & !(user | group)
+    }
+
+    /// The mode that an entry is given; counts set-id bits that it does not keep.
+    fn mode_to_give(&self, entry: &Entry, stat: &Stat) -> u32 {
+        let mode = self.mode_of(entry, stat);
+        self.count_set_id(entry, mode);
+        mode
+    }
+
+    /// Counts an entry that has `mode` and so lacks set-id bits of its source.
+    fn count_set_id(&self, entry: &Entry, mode: u32) {
+        let lacks_some = entry.mode & !mode & 0o6000 != 0;
+        if self.keep.perms && lacks_some && !matches!(entry.kind, EntryKind::Symlink(_)) {
+            self.not_kept.add(&NotKept {
+                set_ids: 1,
+                ..NotKept::default()
+            });
+        }
     }
 
     /// False for an attribute that could give a program more rights, if the key is confined.

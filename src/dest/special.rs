@@ -161,7 +161,7 @@ fn give_metadata(
     let path = Marked::through_proc(&fd.as_fd());
     attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
     let mode = match rules.keep.perms {
-        true => rules.mode_of(entry, &stat),
+        true => rules.mode_to_give(entry, &stat),
         false => entry.mode & 0o777 & !rules.umask,
     };
     if mode != stat.st_mode & 0o7777 {

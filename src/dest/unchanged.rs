@@ -174,7 +174,11 @@ pub fn correct(
     rules: &Rules,
 ) -> Result<()> {
     let old = &unchanged.0;
-    if rules.untouched || rules.no_clobber || !differs(slot, entry, old, rules)? {
+    if rules.untouched || rules.no_clobber {
+        return Ok(());
+    }
+    if !differs(slot, entry, old, rules)? {
+        rules.count_set_id(entry, old.st_mode);
         return Ok(());
     }
     let flags = OFlags::PATH;
@@ -188,7 +192,7 @@ pub fn correct(
     let path = Marked::through_proc(&fd.as_fd());
     attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
     if rules.keep.perms {
-        let mode = rules.mode_of(entry, &stat);
+        let mode = rules.mode_to_give(entry, &stat);
         if mode != stat.st_mode & 0o7777 {
             chmod(&path, Mode::from_raw_mode(mode))
                 .map_err(|cause| slot.error("cannot set the mode", cause))?;

@@ -59,6 +59,8 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
             "devices": counters.not_kept.devices,
             "specials": counters.not_kept.specials,
             "unread": counters.not_kept.unread,
+            "links": counters.not_kept.links,
+            "set_ids": counters.not_kept.set_ids,
         },
         "bytes": placed,
         "already_bytes": counters.already_bytes,

@@ -150,6 +150,15 @@ pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
         kept("groups", not_kept.groups, not_member),
         kept("access control lists", not_kept.acls, other),
         kept("extended attributes", not_kept.xattrs, other),
+        kept(
+            "set-id bits",
+            not_kept.set_ids,
+            "only the same owner and group may have them, and not by a confined key",
+        ),
+        (not_kept.links > 0).then(|| {
+            let names = plural(not_kept.links, "hard link is", "hard links are");
+            format!("fastcp: {dest}{names} a file of its own: the file system could not link it")
+        }),
         made("device was", "devices were", not_kept.devices, &not_root),
         made(
             "FIFO or socket was",

@@ -402,16 +402,25 @@ fn what_may_not_be_kept_is_counted(case: &Case) {
         ("acls", 0),
         ("xattrs", 1),
         ("devices", 1),
+        ("set_ids", 0),
+        ("links", 0),
     ] {
         assert_eq!(number(&told, key), count, "{key}: {told}");
     }
-    let strict = case.copying(&["-a", "--strict"], "tree", "strict");
+    let mode = fs::metadata(tree.path("text"))
+        .expect("a file")
+        .permissions();
+    tree.mode("text", 0o4755);
+    let strict = case.copying(&["-a", "--strict", "--json"], "tree", "strict");
     let strict = strict.under([
         "setpriv".to_owned(),
         format!("--bounding-set={powers}"),
         format!("--inh-caps={powers}"),
     ]);
-    strict.run().exits(1).says("--strict");
+    let strict = strict.run();
+    let told = strict.exits(1).says("--strict").stdout_text();
+    assert_eq!(number(&told, "set_ids"), 1, "{told}");
+    fs::set_permissions(tree.path("text"), mode).expect("change the mode");
     fs::remove_dir_all(case.dst.path("strict")).expect("remove the copy");
     done.says("owners of 4 files were not kept")
         .says("1 device was not made");
