@@ -132,8 +132,16 @@ pub fn stays(slot: &EntrySlot, rules: &Rules) -> Error {
     slot.refused(if rules.blind || rules.untouched {
         "exists, and this key may not replace it"
     } else {
-        "exists with other content (--no-clobber)"
+        KEPT
     })
+}
+
+/// For an entry that stays because the user wants that, and no key.
+const KEPT: &str = "exists with other content (--no-clobber)";
+
+/// True for the error of such an entry.
+pub fn is_kept(error: &Error) -> bool {
+    error.kind == Kind::Refused && error.message == KEPT
 }
 
 /// The regular file at `slot` and its size in bytes.

@@ -85,7 +85,7 @@ pub use self::commit::check_place;
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
 pub use self::equal_names::{Spelling, Spellings, spelling};
-pub use self::existing::{ExistingEntry, digest_of, existing, same_content, stays};
+pub use self::existing::{ExistingEntry, digest_of, existing, is_kept, same_content, stays};
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
 pub use self::listed::{entries_in, read_content};

@@ -437,7 +437,7 @@ impl EntryWriter<'_> {
         let (id, parent) = (entry.id, entry.parent);
         let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Pipe);
         if entry.kind == EntryKind::Directory {
-            self.context().report_fault(error, id, parent);
+            self.entries().report.directory_failed(id, parent, error);
             self.entries().table().add_directory(entry, None, None);
         } else {
             self.entries().fail(id, parent, error);
@@ -699,7 +699,8 @@ impl EntryWriter<'_> {
                     .add_directory(entry, Some(directory), listed);
             }
             Err(error) => {
-                self.context().report_fault(&error, id, entry.parent);
+                let report = &self.entries().report;
+                report.directory_failed(id, entry.parent, &error);
                 self.entries().table().add_directory(entry, None, None);
             }
         }

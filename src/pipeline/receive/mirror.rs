@@ -188,9 +188,9 @@ impl Mirroring {
             report.context.report_fault(&error, 0, 0);
             return true;
         }
-        if report.has_failed_to_write() && !self.rules.force && !noted.directories.is_empty() {
-            let line = "fastcp: nothing was deleted, because not everything could be written \
-                        (--force deletes all the same)";
+        if report.has_failed() && !self.rules.force && !noted.directories.is_empty() {
+            let line = "fastcp: nothing was deleted, because some entries could not be copied, as \
+                        reported above (--force deletes all the same)";
             (self.tell)(line);
             return true;
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::acks::Acks;
 use super::itemizer::Itemizer;
+use crate::dest;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
@@ -31,7 +32,7 @@ pub struct Report {
     patches_failed: AtomicU64,
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
-    has_failed_to_write: AtomicBool,
+    has_failed: AtomicBool,
     pub(super) itemizer: Itemizer,
 }
 
@@ -44,7 +45,7 @@ impl Report {
             damaged: Mutex::default(),
             patches_failed: AtomicU64::new(0),
             untold: AtomicU64::new(0),
-            has_failed_to_write: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
         }
     }
 
@@ -110,20 +111,29 @@ impl Report {
 
     /// An entry failed here.
     pub fn failed(&self, id: EntryId, parent: EntryId, error: &Error) {
-        if error.kind == Kind::Write {
-            self.has_failed_to_write.store(true, Relaxed);
+        // What the user wants to stay has not failed.
+        if !dest::is_kept(error) {
+            self.has_failed.store(true, Relaxed);
         }
         self.context.progress.end_name(id);
         self.context.report_fault(error, id, parent);
     }
 
-    /// True if some entry could not be written.
-    pub(super) fn has_failed_to_write(&self) -> bool {
-        self.has_failed_to_write.load(Relaxed)
+    /// A directory failed here. What is in it will follow, and fails with it.
+    pub fn directory_failed(&self, id: EntryId, parent: EntryId, error: &Error) {
+        self.has_failed.store(true, Relaxed);
+        self.context.report_fault(error, id, parent);
+    }
+
+    /// True if some entry could not be put in its place, for whichever reason. Then the destination
+    /// may have the only copy of it under another name.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
     }
 
     /// An entry failed along with its directory, which a fault has reported.
     pub fn failed_with_directory(&self, id: EntryId) {
+        self.has_failed.store(true, Relaxed);
         self.context.progress.add_failed(1);
         self.acks.failed(id);
     }
