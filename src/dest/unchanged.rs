@@ -69,12 +69,17 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     if update.new_only && !is_directory {
         return Ok(Standing::Stays);
     }
-    if entry.kind != EntryKind::File || file_type(&old) != FileType::RegularFile {
+    let is_file = matches!(entry.kind, EntryKind::File | EntryKind::HardLink(_));
+    if !is_file || file_type(&old) != FileType::RegularFile {
         return Ok(Standing::Copied);
     }
     let time = Timestamp::mtime(&old);
     if update.newer_stays && time > entry.mtime {
         return Ok(Standing::Stays);
+    }
+    // It becomes a further name of a file that was looked at.
+    if entry.kind != EntryKind::File {
+        return Ok(Standing::Copied);
     }
     let has_size = old.st_size as u64 == entry.size && !entry.is_made_up() && !entry.is_device();
     let is_unchanged = has_size
