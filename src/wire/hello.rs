@@ -19,7 +19,7 @@ const SELECTS: &str = "selection-sides";
 
 /// The feature of an end that keeps what the client says besides content, compares existing files,
 /// deletes what the source does not have, makes backups, and removes copied files at the source.
-const ARCHIVES: &str = "archive-backup";
+const ARCHIVES: &str = "archive-mirrors";
 
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";

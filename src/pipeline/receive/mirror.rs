@@ -62,7 +62,8 @@ struct Noted {
     /// Device and inode of the operands, of the places where they go, and of the directories above
     /// both.
     protected: HashSet<(u64, u64)>,
-    /// Why nothing may be deleted: an operand without entries, whose destination has some.
+    /// Why nothing may be deleted: a directory that the user named has no entries, and that at the
+    /// destination has some.
     forbidden: Option<Error>,
 }
 
@@ -144,7 +145,8 @@ impl Mirroring {
         let below = last_names(&way, place.depth);
         let mut noted = self.noted.lock();
         noted.entries += own.len() as u64;
-        if place.depth == 0 && names.sums == [0] && !self.rules.force {
+        // As when a disk is not mounted.
+        if names.is_named && names.sums == [0] && !self.rules.force {
             let message = "nothing in the source directory is copied, so nothing is deleted (--force \
                            deletes all the same)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());

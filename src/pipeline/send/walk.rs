@@ -193,9 +193,11 @@ impl SourceWalk<'_> {
                 id,
                 children,
                 names,
+                is_named,
             } => {
                 self.names.extend(names.map(|names| DirectoryNames {
                     directory: id,
+                    is_named,
                     sums: names.sums(),
                 }));
                 let end = match &mut self.held {

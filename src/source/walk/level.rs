@@ -16,6 +16,8 @@ pub(super) struct Level {
     reader: Option<DirReader>,
     /// Directories that are found by reading are entered.
     pub enters: bool,
+    /// The user named it.
+    pub is_named: bool,
     pub listed: Option<ListedLevel>,
     /// Device of the named directory above all of this, for `-x`.
     pub top_device: u64,
@@ -32,6 +34,8 @@ pub(super) struct LevelTerms {
     pub reads: bool,
     /// So are those of directories in it.
     pub enters: bool,
+    /// The user named it: it is an operand, or listed.
+    pub is_named: bool,
     pub listed: Option<ListedLevel>,
     pub top_device: u64,
     /// Sums of the names are kept.
@@ -52,6 +56,7 @@ impl Level {
         let LevelTerms {
             reads,
             enters,
+            is_named,
             listed,
             top_device,
             sums_names,
@@ -60,6 +65,7 @@ impl Level {
             id,
             reader: reads.then(|| DirReader::new(dir.clone())),
             enters,
+            is_named,
             listed,
             top_device,
             dir,

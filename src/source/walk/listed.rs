@@ -72,6 +72,7 @@ impl Walk {
         let how = LevelTerms {
             reads,
             enters: reads && source.recursive,
+            is_named: reads,
             listed: Some(ListedLevel {
                 dirs,
                 all: top.below,
@@ -158,6 +159,7 @@ impl Walk {
         let how = LevelTerms {
             reads: has_contents || enters,
             enters,
+            is_named: is_own,
             listed: is_way.then_some(ListedLevel {
                 dirs,
                 all: child.below,

@@ -67,6 +67,8 @@ pub enum Step {
         /// With [`WalkOptions::sums_names`], the names of all its entries that are copied. None if
         /// it was not read to its end.
         names: Option<NameSums>,
+        /// The user named the directory.
+        is_named: bool,
     },
     /// An entry that is not copied, with the reason; no directory counts it as a child.
     Failed(Error),
@@ -340,12 +342,13 @@ impl Walk {
         Ok(())
     }
 
-    /// A directory with all that it has.
+    /// A directory that the user named, with all that it has.
     fn whole(&self, top_device: u64) -> LevelTerms {
         LevelTerms {
             reads: true,
             enters: true,
             listed: None,
+            is_named: true,
             top_device,
             sums_names: self.sums_names,
         }
@@ -496,6 +499,7 @@ impl Walk {
         let how = LevelTerms {
             reads: enters,
             enters,
+            is_named: false,
             ..self.whole(level.map_or(stat.st_dev, |level| level.top_device))
         };
         self.directory_by(spot, stat, how, false);
@@ -617,6 +621,7 @@ impl Walk {
             id: level.id,
             children: level.children,
             names: level.names,
+            is_named: level.is_named,
         });
     }
 
@@ -741,6 +746,7 @@ fn not_entered(id: EntryId) -> Step {
         id,
         children: 0,
         names: None,
+        is_named: false,
     }
 }
 

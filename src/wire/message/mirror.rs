@@ -13,6 +13,8 @@ use super::limits;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryNames {
     pub directory: EntryId,
+    /// The user named it: it is an operand, or listed.
+    pub is_named: bool,
     /// [`NameSums::sums`](crate::mirror::NameSums::sums).
     #[serde(deserialize_with = "limits::list::<NAME_SUMS_MAX, _, _>")]
     pub sums: Vec<u64>,
