@@ -16,6 +16,8 @@ pub struct Mirror {
     pub one_file_system: bool,
     /// `--remove-source-files`: files of the source that are copied.
     pub removes_sources: bool,
+    /// `--strict`: only those of which all metadata was kept.
+    pub removes_kept_only: bool,
     /// The user wants the path of each deleted entry.
     pub lists: bool,
 }

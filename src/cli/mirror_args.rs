@@ -95,13 +95,13 @@ impl MirrorArgs {
 
     /// # Errors
     /// Usage, if the options do not fit the copy. `is_recursive`: `-r` or `-a`; `one_file_system`:
-    /// `-x`; `lists`: the user wants the paths of deleted entries.
+    /// `-x`; `is_strict`: `--strict`; `lists`: the user wants the paths of deleted entries.
     pub(super) fn mirror(
         &self,
         sources: &[Operand],
         dest: &Operand,
         is_recursive: bool,
-        one_file_system: bool,
+        (one_file_system, is_strict): (bool, bool),
         lists: bool,
     ) -> Result<Mirror> {
         let deletes = self.deletes();
@@ -134,6 +134,7 @@ impl MirrorArgs {
         }
         Ok(Mirror {
             removes_sources: self.remove_source_files,
+            removes_kept_only: is_strict,
             deletes,
             deletes_excluded: self.delete_excluded,
             most: self.max_delete,

@@ -51,7 +51,7 @@ pub(super) fn request(
         &sources,
         &dest,
         has_directories,
-        args.one_file_system,
+        (args.one_file_system, args.keep.strict),
         lists,
     )?;
     Ok(Request {

@@ -97,7 +97,7 @@ pub use self::remove::{Remover, enter_to_delete, is_born_since, remove_if_empty}
 pub use self::reorder::{Put, Reorder};
 pub use self::sink_spec::SinkSpec;
 pub use self::special::place_special;
-pub use self::unchanged::{Standing, UnchangedFile, correct, standing};
+pub use self::unchanged::{Standing, UnchangedFile, correct, has_owner_and_attributes, standing};
 pub use self::write_test::{WriteTest, try_writing};
 pub use crate::dir::home::own as home_directory;
 pub use directory::Directory;

@@ -215,6 +215,31 @@ fn give_times(slot: &EntrySlot, path: &Path, entry: &Entry) -> Result<()> {
         .map_err(|cause| slot.error("cannot set the times", cause))
 }
 
+/// True if the copy in `slot` has the owner, the group and the extended attributes of the entry, as
+/// far as the rules keep them. What else cannot be kept is an error when it is set.
+///
+/// # Errors
+/// If the copy cannot be looked at.
+pub fn has_owner_and_attributes(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<bool> {
+    let keep = &rules.keep;
+    let Some(stat) = slot.stat()? else {
+        return Ok(false);
+    };
+    if keep.owner && stat.st_uid != entry.uid || keep.group && stat.st_gid != entry.gid {
+        return Ok(false);
+    }
+    if !keep.has_attributes() {
+        return Ok(true);
+    }
+    let dir = slot.dir.handle();
+    let dir = dir.map_err(|cause| slot.unreadable(cause))?;
+    let (mut present, failed) = read_in(keep, dir.as_fd(), slot.name.as_os_str(), false);
+    present.retain(|one| std::str::from_utf8(&one.name).is_ok());
+    let wanted = attributes::wanted(slot, entry, rules)?;
+    // A file system without attributes keeps all of a file that has none.
+    Ok(present == wanted && (failed.is_none() || wanted.is_empty()))
+}
+
 /// True if any metadata differs that the rules keep.
 pub(super) fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<bool> {
     let keep = &rules.keep;

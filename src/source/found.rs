@@ -44,6 +44,8 @@ pub struct FoundFile {
     pub through_link: bool,
     /// Which metadata the destination gets.
     pub keep: Keep,
+    /// Some of its extended attributes could not be read.
+    pub lacks_attributes: bool,
 }
 
 impl FoundFile {

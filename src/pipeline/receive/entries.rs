@@ -233,7 +233,7 @@ impl Entries {
         self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
         // What `--no-clobber` leaves alone stays at both ends.
         if !self.rules.no_clobber {
-            self.found_durable(entry.id, &slot);
+            self.found_durable(&entry, &slot);
         }
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
@@ -389,7 +389,7 @@ impl Entries {
         context.progress.add_resumed_files(1);
         context.progress.add_files(1);
         self.remember_linked(&entry, &slot, existing);
-        self.found_durable(entry.id, &slot);
+        self.found_durable(&entry, &slot);
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
     }
@@ -488,21 +488,35 @@ impl Entries {
     }
 
     /// This link to a copy is on disk: the sender may remove the source.
-    pub(super) fn link_durable(&self, id: EntryId) {
-        if self.context().removes_sources() {
-            self.report.acks.durable(id);
+    pub(super) fn link_durable(&self, entry: &Entry, slot: &EntrySlot) {
+        if self.context().removes_sources() && self.may_be_removed(entry, slot) {
+            self.report.acks.durable(entry.id);
         }
     }
 
     /// The same for any other entry, which may have existed before. Its status is changed, so that the
     /// sender sees if it is the source itself.
-    pub(super) fn found_durable(&self, id: EntryId, slot: &EntrySlot) {
-        if !self.context().removes_sources() {
+    pub(super) fn found_durable(&self, entry: &Entry, slot: &EntrySlot) {
+        if !self.context().removes_sources() || !self.may_be_removed(entry, slot) {
             return;
         }
         match dest::change_status(slot) {
-            Ok(()) => self.report.acks.durable(id),
+            Ok(()) => self.report.acks.durable(entry.id),
             Err(error) => self.context().report_fault(&error, 0, 0),
+        }
+    }
+
+    /// False with `--strict` for a copy that lacks some metadata, or of which that cannot be told.
+    fn may_be_removed(&self, entry: &Entry, slot: &EntrySlot) -> bool {
+        if !self.context().options.mirror.removes_kept_only {
+            return true;
+        }
+        match dest::has_owner_and_attributes(slot, entry, &self.rules) {
+            Ok(has_all) => has_all,
+            Err(error) => {
+                self.context().report_fault(&error, 0, 0);
+                false
+            }
         }
     }
 

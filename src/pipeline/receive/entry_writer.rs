@@ -381,7 +381,7 @@ impl EntryWriter<'_> {
                     // With `--no-clobber` the existing entry may stay.
                     let is_new = place()? == Placement::Copied;
                     if is_new {
-                        entries.link_durable(entry.id);
+                        entries.link_durable(&entry, &slot);
                     }
                     Ok(item.filter(|_| is_new))
                 });
@@ -425,7 +425,7 @@ impl EntryWriter<'_> {
         });
         let placed = placed.map(|(item, is_made)| {
             if is_made {
-                self.entries().found_durable(entry.id, slot);
+                self.entries().found_durable(entry, slot);
             }
             item.filter(|_| is_made)
         });

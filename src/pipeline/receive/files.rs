@@ -90,7 +90,7 @@ impl Files {
                     FileOutput::Pipe(..) => false,
                 };
                 if let Some(slot) = file.slot().filter(|_| is_copied) {
-                    self.entries.found_durable(file.entry.id, slot);
+                    self.entries.found_durable(&file.entry, slot);
                 }
                 let digest = || digest.unwrap_or_default();
                 self.entries

@@ -174,7 +174,7 @@ impl PackPlacer {
                 self.entries
                     .remember_linked(entry, &slot, existing.as_ref());
                 if existing.is_some() {
-                    self.entries.found_durable(entry.id, &slot);
+                    self.entries.found_durable(entry, &slot);
                 }
                 self.entries.file_placed(entry, listed.as_ref(), || digest);
             }

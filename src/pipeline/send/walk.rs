@@ -399,7 +399,9 @@ impl SourceWalk<'_> {
     /// Notes a file that is removed when its copy is durable. A file that was changed just now is read
     /// when a later change shows in its times. `is_sent`: the announcement is all that is sent.
     fn will_remove(&self, found: &FoundFile, is_sent: bool) {
-        if self.sender.context.removes_sources() {
+        let mirror = &self.sender.context.options.mirror;
+        let stays = mirror.removes_kept_only && found.lacks_attributes;
+        if self.sender.context.removes_sources() && !stays {
             let file = CopiedFile::of(found);
             match file.too_young_ns() {
                 0 => {}

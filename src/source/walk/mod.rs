@@ -675,6 +675,7 @@ impl Walk {
             } = &mut found;
             let is_whole = attributes::add(entry, (dir, name), *through_link, &keep);
             self.unread_attributes += u64::from(!is_whole);
+            found.lacks_attributes = !is_whole;
         }
         found
     }

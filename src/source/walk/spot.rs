@@ -89,6 +89,7 @@ impl WalkSpot {
             identity: Identity::of(stat),
             through_link: self.through_link,
             keep,
+            lacks_attributes: false,
         }
     }
 }

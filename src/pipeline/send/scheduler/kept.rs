@@ -81,6 +81,7 @@ impl KeptFiles {
             identity,
             through_link,
             keep,
+            ..
         } = found;
         let Ok(size) = u32::try_from(entry.size) else {
             return false;
@@ -274,6 +275,7 @@ impl Block {
             through_link: file.through_link,
             // Without names and attributes it changes nothing at the sender.
             keep: Keep::default(),
+            lacks_attributes: false,
         }
     }
 }
