@@ -11,14 +11,12 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, chmod, fchmod, fstat, futimens, m
 use rustix::io::Errno;
 
 use super::attributes::{self, Marked};
+use super::lent_mode::{LentMode, WORKING};
 use super::partial::inode_of;
 use super::{EntrySlot, Rules, hints, own_names, sync_directory, times_of};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Inode, NO_PARENT, Name, Timestamp, file_type};
-
-/// Permissions that the owner needs to fill a directory.
-const WORKING: u32 = 0o700;
 
 pub struct Directory {
     dir: Arc<Dir>,
@@ -27,8 +25,8 @@ pub struct Directory {
     made: bool,
     /// It was made just now, so it is empty.
     fresh: bool,
-    /// The mode to restore; None while it has that mode.
-    restore: Option<u32>,
+    /// Set while it has more permissions than by itself.
+    lent: Option<LentMode>,
 }
 
 /// For the error of `mkdir`.
@@ -86,7 +84,7 @@ impl Directory {
             above: None,
             made: false,
             fresh: false,
-            restore: None,
+            lent: None,
         }
     }
 
@@ -127,22 +125,26 @@ impl Directory {
         &self.dir
     }
 
-    /// Adds the missing permissions of [`WORKING`] if this user owns the directory.
-    fn open_up(dir: Arc<Dir>, made: bool, restore: Option<u32>) -> Result<Directory> {
+    /// Adds the missing permissions of [`WORKING`] if this user owns the directory. `before` is its
+    /// mode before some were added by its name.
+    fn open_up(dir: Arc<Dir>, made: bool, before: Option<u32>) -> Result<Directory> {
         let mut directory = Directory {
             dir,
             above: None,
             made,
             fresh: made,
-            restore,
+            lent: None,
         };
-        let stat = directory.stat()?;
-        let mode = stat.st_mode & 0o7777;
-        let ours = stat.st_uid == rustix::process::geteuid().as_raw();
-        if ours && mode & WORKING != WORKING {
-            directory.chmod(mode | WORKING)?;
-            directory.restore = (!made).then_some(mode);
+        if made {
+            // The umask may have removed some.
+            let mode = directory.stat()?.st_mode & 0o7777;
+            if mode & WORKING != WORKING {
+                directory.chmod(mode | WORKING)?;
+            }
+            return Ok(directory);
         }
+        let lent = LentMode::lend(&directory.dir, before);
+        directory.lent = lent.map_err(|cause| directory.error("cannot set the mode", cause))?;
         Ok(directory)
     }
 
@@ -153,7 +155,7 @@ impl Directory {
 
     /// The mode that it had before permissions were added.
     pub fn restore(&self) -> Option<u32> {
-        self.restore
+        self.lent.as_ref().and_then(LentMode::mode)
     }
 
     /// Identifies the directory on its file system, now and in later runs. None if the file system
@@ -180,7 +182,22 @@ impl Directory {
         self.made |= made;
         let special = self.stat().map_or(0, |stat| stat.st_mode & 0o7000);
         let restore = restore.map(|mode| mode & PERMISSIONS | special);
-        self.restore = if made { None } else { restore.or(self.restore) };
+        match restore {
+            _ if made => {
+                // A directory that the copy made gets the source's mode.
+                let mode = self.stat().map(|stat| stat.st_mode & 0o7777);
+                if let Some(lent) = self.lent.take() {
+                    lent.end(mode.ok());
+                }
+            }
+            Some(mode) => {
+                let resumed = LentMode::resume(&self.dir, mode);
+                if let Some(own) = self.lent.replace(resumed) {
+                    own.end(Some(mode));
+                }
+            }
+            None => {}
+        }
     }
 
     /// The directory, if it may have content that is older than the copy.
@@ -233,10 +250,11 @@ impl Directory {
             let inherited = self.stat()?.st_mode & 0o2000;
             Some(entry.mode & 0o777 & !rules.umask | inherited)
         } else {
-            self.restore
+            self.restore()
         };
-        self.restore = None;
-        if let Some(mode) = mode
+        // Whoever else works in it sets the mode later.
+        let is_last = self.lent.take().is_none_or(|lent| lent.end(mode));
+        if let Some(mode) = mode.filter(|_| is_last)
             && mode != self.stat()?.st_mode & 0o7777
         {
             self.chmod(mode)?;
@@ -274,16 +292,6 @@ impl Directory {
 
     fn error(&self, what: &str, cause: std::io::Error) -> Error {
         Error::io(Kind::Write, Side::Dest, self.dir.path(), what, cause)
-    }
-}
-
-impl Drop for Directory {
-    /// Restores the mode of an existing directory if the copy ends early.
-    fn drop(&mut self) {
-        if let Some(mode) = self.restore {
-            // A drop cannot report an error.
-            let _ = self.chmod(mode);
-        }
     }
 }
 

@@ -35,6 +35,7 @@ mod identity;
 mod in_order;
 mod in_use;
 mod inplace;
+mod lent_mode;
 mod link;
 mod listed;
 mod mkpath;

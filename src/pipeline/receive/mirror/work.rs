@@ -54,7 +54,7 @@ pub(super) struct NotedDirectory {
 
 /// An open directory with entries to ask about.
 struct MirrorPlace {
-    /// With the permissions that are needed to delete. Its own are restored when it is dropped.
+    /// With the permissions that are needed to delete.
     directory: Directory,
     /// Its times, which are restored after entries were deleted.
     times: Option<Timestamps>,
