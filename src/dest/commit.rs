@@ -12,6 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::shared_inodes::{InodeUse, use_in_place};
 use super::temporary::Temporary;
 use super::{
     CANNOT_SYNC, EntrySlot, Rules, backup, close, existing, hints, identity, own_names, space,
@@ -120,6 +121,10 @@ pub fn check_place(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -
     match is_special && file_type(old) != FileType::Directory {
         true => Ok(()),
         false => may_replace(slot, old),
+    }?;
+    match entry.kind {
+        EntryKind::File | EntryKind::Pipe => use_in_place(slot, old, InodeUse::Written, rules),
+        _ => Ok(()),
     }
 }
 

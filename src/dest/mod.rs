@@ -52,6 +52,7 @@ mod reorder;
 mod resolve;
 mod root;
 mod secret;
+mod shared_inodes;
 mod sink_spec;
 mod slot;
 mod small;
@@ -96,6 +97,7 @@ pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;
 pub use self::remove::{Remover, enter_to_delete, is_born_since, remove_if_empty};
 pub use self::reorder::{Put, Reorder};
+pub use self::shared_inodes::{SharedInodes, stays_in_place};
 pub use self::sink_spec::SinkSpec;
 pub use self::special::place_special;
 pub use self::unchanged::{Standing, UnchangedFile, correct, has_owner_and_attributes, standing};
@@ -129,6 +131,8 @@ pub struct Rules {
     pub fsync: bool,
     /// `--inplace`: an existing file is written into.
     pub inplace: bool,
+    /// Existing files with several names, with `--inplace`.
+    pub shared_inodes: Arc<SharedInodes>,
     /// `--force`: replace a file that is open for writing elsewhere, and write a device in use.
     pub force: bool,
     /// `--allow-empty`: an empty pipe may replace a file that has content.

@@ -29,6 +29,7 @@ use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::readback::Readback;
+use super::shared_inodes::{InodeUse, use_in_place};
 use super::temporary::Temporary;
 use super::{EntrySlot, ExistingEntry, Rules, commit, identity, space};
 use crate::cache::{self, Behind};
@@ -707,6 +708,8 @@ fn replaceable(slot: &EntrySlot, rules: &Rules) -> Result<Option<Stat>> {
     let old = slot.stat()?;
     if let Some(old) = &old {
         commit::may_replace(slot, old)?;
+        // First, since this process may be the one that writes.
+        use_in_place(slot, old, InodeUse::Written, rules)?;
         refuse_in_use(slot, old, rules)?;
     }
     Ok(old)

@@ -9,6 +9,7 @@ use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::nameless::Nameless;
 use super::partial::write_sparse;
+use super::shared_inodes::{InodeUse, use_in_place};
 use super::temporary::Temporary;
 use super::{EntrySlot, ExistingEntry, Rules, commit, existing, make_durable, space};
 use crate::cache::Behind;
@@ -42,6 +43,7 @@ pub fn place_small(
                 false => Err(existing::stays(slot, rules)),
             };
         }
+        use_in_place(slot, &old, InodeUse::Written, rules)?;
         refuse_in_use(slot, &old, rules)?;
         if let Some(file) = InPlace::open(slot, Some(&old), rules)? {
             let written = file.file.write_all_at(content, 0);

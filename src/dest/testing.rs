@@ -30,6 +30,7 @@ pub(super) fn rules() -> Rules {
         no_clobber: false,
         fsync: false,
         inplace: false,
+        shared_inodes: Arc::default(),
         force: false,
         allow_empty: false,
         blind: false,

@@ -11,6 +11,7 @@ use rustix::fs::{
 
 use super::attributes::{self, Marked};
 use super::existing::content_of;
+use super::shared_inodes::{InodeUse, use_in_place};
 use super::{EntrySlot, ExistingEntry, Rules, times_of};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::acl::{self, mode_without_list};
@@ -75,6 +76,7 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     }
     let time = Timestamp::mtime(&old);
     if update.newer_stays && time > entry.mtime {
+        use_in_place(slot, &old, InodeUse::Stays, rules)?;
         return Ok(Standing::Stays);
     }
     // It becomes a further name of a file that was looked at.
@@ -105,6 +107,7 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     if is_shared && !rules.untouched && !rules.no_clobber && differs(slot, entry, &old, rules)? {
         return Ok(Standing::Copied);
     }
+    use_in_place(slot, &old, InodeUse::Stays, rules)?;
     Ok(Standing::Unchanged(UnchangedFile(old)))
 }
 

@@ -121,7 +121,11 @@ impl Expanded {
             selector: options.selector.clone(),
             keep: options.keep,
             compares_modes: options.update.asks(),
-            holds: options.update.sums_up() && !options.digests && !options.fsync,
+            // Sums do not show which existing files are one (`--inplace`).
+            holds: options.update.sums_up()
+                && !options.digests
+                && !options.fsync
+                && !options.inplace,
             sums_names: options.mirror.deletes,
             lacks_operands: false,
             may_lack_names: false,
@@ -321,6 +325,7 @@ pub fn rules(request: &Request) -> Rules {
         no_clobber: request.options.no_clobber,
         fsync: request.options.fsync,
         inplace: request.options.inplace,
+        shared_inodes: Arc::default(),
         force: request.options.force,
         allow_empty: request.takes_empty(),
         blind: false,

@@ -369,6 +369,9 @@ impl Entries {
             listed,
             ..
         } = file;
+        if let Err(error) = dest::stays_in_place(&slot, &self.rules) {
+            return self.fail(entry.id, entry.parent, &error);
+        }
         // The earlier run may not have made the file durable.
         if self.rules.fsync
             && let Err(error) = dest::make_durable(&slot)

@@ -192,6 +192,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         no_clobber: open.options.no_clobber,
         fsync: open.options.fsync,
         inplace: open.options.inplace,
+        shared_inodes: Arc::default(),
         force: open.options.force,
         allow_empty: false,
         blind: false,

@@ -1,0 +1,122 @@
+//! Files of a copy in place (`--inplace`) that have several names at the destination. If two entries
+//! of the copy have names of one file there, the second would be written over the first.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, Stat};
+
+use super::{EntrySlot, Rules};
+use crate::dir::Dir;
+use crate::error::Result;
+use crate::manifest::{Name, file_type};
+use crate::units::printable;
+
+/// Most files that are remembered, in some 30 MB.
+const FILES_MAX: usize = 1 << 18;
+
+/// The files with several names that this copy has met.
+#[derive(Debug, Default)]
+pub struct SharedInodes {
+    state: Mutex<SharedState>,
+}
+
+#[derive(Default)]
+struct SharedState {
+    /// By device and inode.
+    files: HashMap<(u64, u64), FirstUse>,
+    /// There was no room for one that stays.
+    is_full: bool,
+}
+
+/// The first entry that has the file.
+struct FirstUse {
+    dir: Arc<Dir>,
+    name: Name,
+    use_of_file: InodeUse,
+}
+
+/// What becomes of a file's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InodeUse {
+    /// It stays, as it is what the entry is to have, or since the user wants that.
+    Stays,
+    Written,
+}
+
+impl std::fmt::Debug for SharedState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SharedState")
+            .field(&self.files.len())
+            .finish()
+    }
+}
+
+/// Notes what becomes of the existing file in `slot`, whose status is `old`.
+///
+/// # Errors
+/// `Kind::Refused` if another entry of this copy has the same file, and one of the two is written.
+pub(super) fn use_in_place(
+    slot: &EntrySlot,
+    old: &Stat,
+    use_of_file: InodeUse,
+    rules: &Rules,
+) -> Result<()> {
+    let is_shared = file_type(old) == FileType::RegularFile && old.st_nlink > 1;
+    if !rules.inplace || !is_shared || slot.device.is_some() {
+        return Ok(());
+    }
+    let mut state = rules.shared_inodes.state.lock();
+    let key = (old.st_dev, old.st_ino);
+    if let Some(first) = state.files.get_mut(&key) {
+        let is_same = first.dir.identity() == slot.dir.identity() && first.name == slot.name;
+        if is_same {
+            first.use_of_file = use_of_file;
+            return Ok(());
+        }
+        let what = match (first.use_of_file, use_of_file) {
+            (InodeUse::Stays, InodeUse::Stays) => return Ok(()),
+            (InodeUse::Written, _) => "this copy writes",
+            (InodeUse::Stays, InodeUse::Written) => "is to stay",
+        };
+        let path = first.dir.path().join(&first.name);
+        let path = printable(path.as_os_str().as_bytes());
+        return Err(slot.refused(format!(
+            "has the same inode as {path}, which {what}; without --inplace each gets a file of its own"
+        )));
+    }
+    if state.is_full || state.files.len() >= FILES_MAX {
+        if use_of_file == InodeUse::Stays {
+            state.is_full = true;
+            return Ok(());
+        }
+        return Err(slot.refused(
+            "has several names, and there are too many such files to tell whether another file of \
+             this copy has the same inode; copy it without --inplace",
+        ));
+    }
+    let (dir, name) = (slot.dir.clone(), slot.name.clone());
+    let first = FirstUse {
+        dir,
+        name,
+        use_of_file,
+    };
+    state.files.insert(key, first);
+    Ok(())
+}
+
+/// The same for a file that an earlier session of this copy has put in place.
+///
+/// # Errors
+/// As [`use_in_place`], or if it cannot be looked at.
+pub fn stays_in_place(slot: &EntrySlot, rules: &Rules) -> Result<()> {
+    if !rules.inplace {
+        return Ok(());
+    }
+    match slot.stat()? {
+        Some(old) => use_in_place(slot, &old, InodeUse::Stays, rules),
+        None => Ok(()),
+    }
+}
