@@ -10,6 +10,8 @@ pub struct Mirror {
     pub deletes: bool,
     /// `--delete-excluded`: also entries that the filter rules leave out.
     pub deletes_excluded: bool,
+    /// Filter rules may protect entries that the source does not have.
+    pub may_protect: bool,
     /// `--max-delete`: if more would be deleted, nothing is.
     pub most: Option<MostDeleted>,
     /// `-x`: nothing is deleted on other file systems than that of an operand's destination.

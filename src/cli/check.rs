@@ -130,6 +130,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         also,
         ..request(args, sources, dest, rate_limit)?
     };
+    let mirror = &mut request.options.mirror;
+    mirror.may_protect = mirror.deletes && selector.may_protect(mirror.deletes_excluded);
     request.options.selector = selector;
     request.options.relative = relative;
     if let Some(file) = digests {

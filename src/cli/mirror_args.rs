@@ -137,6 +137,8 @@ impl MirrorArgs {
             removes_kept_only: is_strict,
             deletes,
             deletes_excluded: self.delete_excluded,
+            // Known when the rules are read.
+            may_protect: false,
             most: self.max_delete,
             one_file_system,
             lists,

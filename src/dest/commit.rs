@@ -12,7 +12,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::shared_inodes::{InodeUse, use_in_place};
+use super::shared_inodes::{InodeUse, refuse_link, use_in_place};
 use super::temporary::Temporary;
 use super::{
     CANNOT_SYNC, EntrySlot, Rules, backup, close, existing, hints, identity, own_names, space,
@@ -123,7 +123,10 @@ pub fn check_place(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -
         false => may_replace(slot, old),
     }?;
     match entry.kind {
-        EntryKind::File | EntryKind::Pipe => use_in_place(slot, old, InodeUse::Written, rules),
+        EntryKind::File | EntryKind::Pipe => {
+            refuse_link(slot, old, rules)?;
+            use_in_place(slot, old, InodeUse::Written, rules)
+        }
         _ => Ok(()),
     }
 }

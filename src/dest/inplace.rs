@@ -6,6 +6,7 @@ use std::fs::File;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fchmod, fstat, futimens};
 
 use super::attributes::{self, Marked};
+use super::shared_inodes::refuse_link;
 use super::{EntrySlot, Rules, commit, hints, is_own_name, times_of};
 use crate::error::Result;
 use crate::manifest::{Entry, file_type};
@@ -32,9 +33,7 @@ impl InPlace {
         let Some(old) = old.filter(|_| rules.inplace && !is_own) else {
             return Ok(None);
         };
-        if file_type(old) == FileType::Symlink {
-            return Err(slot.refused("is a symbolic link; --inplace writes into files only"));
-        }
+        refuse_link(slot, old, rules)?;
         let cannot = |cause| hints::name_error(slot, "cannot write into it (--inplace)", cause);
         // A resume also reads the file; one that may only be written is sent again from the start.
         let open = |access| {

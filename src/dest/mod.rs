@@ -50,6 +50,7 @@ mod readback;
 mod remove;
 mod reorder;
 mod resolve;
+mod room;
 mod root;
 mod secret;
 mod shared_inodes;
@@ -97,6 +98,7 @@ pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;
 pub use self::remove::{Remover, enter_to_delete, is_born_since, remove_if_empty};
 pub use self::reorder::{Put, Reorder};
+pub use self::room::{Obstacle, obstacle};
 pub use self::shared_inodes::{SharedInodes, stays_in_place};
 pub use self::sink_spec::SinkSpec;
 pub use self::special::place_special;
@@ -127,6 +129,8 @@ pub struct Rules {
     pub not_kept: Arc<NotKeptCounters>,
     /// An existing entry is not replaced.
     pub no_clobber: bool,
+    /// `--delete`: an existing entry of another kind is removed.
+    pub makes_room: bool,
     /// `--fsync`: data and metadata are durable before the rename, the rename before success.
     pub fsync: bool,
     /// `--inplace`: an existing file is written into.

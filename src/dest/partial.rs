@@ -29,6 +29,7 @@ use super::device::Device;
 use super::in_use::refuse_in_use;
 use super::inplace::InPlace;
 use super::readback::Readback;
+use super::room::is_removed_first;
 use super::shared_inodes::{InodeUse, use_in_place};
 use super::temporary::Temporary;
 use super::{EntrySlot, ExistingEntry, Rules, commit, identity, space};
@@ -96,7 +97,7 @@ impl Partial {
                 true,
             ));
         }
-        let old = replaceable(slot, rules)?;
+        let old = replaceable(slot, &entry, rules)?;
         let partial = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) => Partial::new(PartialTarget::InPlace(file), entry, rules, true),
             None => {
@@ -125,7 +126,7 @@ impl Partial {
             return Ok(None);
         }
         // A dry run only reads it.
-        if !rules.dry_run && replaceable(slot, rules)?.is_none() {
+        if !rules.dry_run && replaceable(slot, entry, rules)?.is_none() {
             return Ok(None);
         }
         let opened = match EqualSoFar::open(slot, entry) {
@@ -158,7 +159,7 @@ impl Partial {
             let partial = || Partial::new(PartialTarget::Device(device), entry, rules, true);
             return Ok(is_it.then(partial));
         }
-        let old = replaceable(slot, rules)?;
+        let old = replaceable(slot, &entry, rules)?;
         let target = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) if inplace && inode_of(&file.file).is_ok_and(|found| found.is(inode)) => {
                 PartialTarget::InPlace(file)
@@ -703,9 +704,11 @@ fn handle_to_read(file: &File) -> Option<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
-/// Status of the existing entry; an error if it may not be replaced or written.
-fn replaceable(slot: &EntrySlot, rules: &Rules) -> Result<Option<Stat>> {
+/// Status of the existing entry; an error if it may not be replaced or written. None if it is removed
+/// before the new file gets its name.
+fn replaceable(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
     let old = slot.stat()?;
+    let old = old.filter(|old| !is_removed_first(entry, old, rules));
     if let Some(old) = &old {
         commit::may_replace(slot, old)?;
         // First, since this process may be the one that writes.

@@ -107,6 +107,17 @@ pub(super) fn use_in_place(
     Ok(())
 }
 
+/// Refuses to write in place into what a symbolic link leads to, which the user did not choose.
+///
+/// # Errors
+/// `Kind::Refused` for a symbolic link, with `--inplace`.
+pub(super) fn refuse_link(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
+    match rules.inplace && file_type(old) == FileType::Symlink {
+        true => Err(slot.refused("is a symbolic link; --inplace writes into files only")),
+        false => Ok(()),
+    }
+}
+
 /// The same for a file that an earlier session of this copy has put in place.
 ///
 /// # Errors

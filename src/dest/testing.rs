@@ -28,6 +28,7 @@ pub(super) fn rules() -> Rules {
         changes: Arc::default(),
         not_kept: Arc::default(),
         no_clobber: false,
+        makes_room: false,
         fsync: false,
         inplace: false,
         shared_inodes: Arc::default(),

@@ -323,6 +323,7 @@ pub fn rules(request: &Request) -> Rules {
         changes: request.options.changes.clone(),
         not_kept: Arc::default(),
         no_clobber: request.options.no_clobber,
+        makes_room: request.options.makes_room(),
         fsync: request.options.fsync,
         inplace: request.options.inplace,
         shared_inodes: Arc::default(),

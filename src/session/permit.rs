@@ -156,6 +156,7 @@ impl Permit {
         let keeps = self.no_overwrite && !rules.check;
         Rules {
             no_clobber: rules.no_clobber || keeps,
+            makes_room: rules.makes_room && !keeps,
             untouched: keeps,
             blind: self.access == PermittedAccess::Write,
             set_id: self.confine.is_none(),

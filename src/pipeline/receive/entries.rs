@@ -321,6 +321,28 @@ impl Entries {
         }
     }
 
+    /// Removes what is in the place of an entry and of another kind (`--delete`). In a dry run, only
+    /// reports what would be deleted.
+    ///
+    /// # Errors
+    /// If it has to stay.
+    pub(super) fn make_room(&self, slot: &EntrySlot, entry: &Entry) -> Result<()> {
+        if !self.rules.makes_room {
+            return Ok(());
+        }
+        let place = self.table().place_of(entry.parent);
+        self.mirror.make_room(&self.report, (slot, entry), place)
+    }
+
+    /// True if something of another kind has to be removed first.
+    ///
+    /// # Errors
+    /// If it has to stay.
+    pub(super) fn check_room(&self, slot: &EntrySlot, entry: &Entry) -> Result<bool> {
+        let found = self.mirror.check_room(&self.report, slot, entry)?;
+        Ok(found.is_some())
+    }
+
     /// A file is in place and its further names may follow. Without `existing`, its present status
     /// is used.
     pub fn remember_linked(

@@ -59,6 +59,7 @@ enum Lack {
 }
 
 /// Where a directory is in the copy.
+#[derive(Clone, Copy)]
 pub(super) struct PlaceInCopy {
     /// The operand's entry number.
     pub root: EntryId,
@@ -144,6 +145,11 @@ impl EntryTable {
             (None, Lack::Planned) => Location::Planned(listed),
             (None, Lack::Failed) => Location::Lost,
         }
+    }
+
+    /// Where a directory is in the copy. None if it is not open.
+    pub(super) fn place_of(&self, directory: EntryId) -> Option<PlaceInCopy> {
+        self.directories.get(&directory).map(|open| open.place)
     }
 
     /// From now on only these entries are allowed.

@@ -378,6 +378,7 @@ impl EntryWriter<'_> {
                 }
                 let place = || dest::place_hard_link(&from, &slot, &entry, &entries.rules);
                 let placed = item.and_then(|item| {
+                    entries.make_room(&slot, &entry)?;
                     // With `--no-clobber` the existing entry may stay.
                     let is_new = place()? == Placement::Copied;
                     if is_new {
@@ -415,6 +416,7 @@ impl EntryWriter<'_> {
     fn link(&self, entry: &Entry, slot: &EntrySlot, listed: Option<&ListedPath>) {
         let rules = &self.entries().rules;
         let item = self.entries().change(slot, entry, listed, false);
+        let item = item.and_then(|item| self.entries().make_room(slot, entry).map(|()| item));
         let placed = item.and_then(|item| match entry.kind {
             // False if it could not be made, which is counted, or stays.
             EntryKind::Special(_) => {
@@ -484,6 +486,10 @@ impl EntryWriter<'_> {
                 true => self.check(file),
                 false => self.would_send(&file),
             };
+        }
+        // It is removed when the file is complete.
+        if let Err(error) = self.entries().check_room(&file.slot, &file.entry) {
+            return Some(self.or_skip(Err(error), id, parent));
         }
         let stands = self.stands_already(&file.entry, &file.slot);
         if matches!(stands, Ok(false))
@@ -649,7 +655,12 @@ impl EntryWriter<'_> {
             if let Some(backup) = backup {
                 backup.check_path(slot)?;
             }
+            let has_room = entries.check_room(slot, &entry)?;
+            if has_room {
+                entries.make_room(slot, &entry)?;
+            }
             let directory = match self.is_dry() {
+                true if has_room => None,
                 true => match Directory::look_for(slot) {
                     // A check finds that there is no such directory.
                     Err(refused) if entries.rules.check && refused.kind == Kind::Refused => None,
@@ -673,7 +684,14 @@ impl EntryWriter<'_> {
                     entries.itemize(item, &entry, None);
                     directory
                 }),
-            Ok((None, _)) => {
+            // It takes the place of something else, so that is no new name for `--existing`.
+            Ok((None, Some(_))) => {
+                let item = entries.change_of_new(ItemAction::Made, &entry, listed.as_ref());
+                entries.itemize(item, &entry, None);
+                self.would_make(entry, listed);
+                return;
+            }
+            Ok((None, None)) => {
                 self.would_be_new(entry, listed);
                 return;
             }
@@ -764,6 +782,9 @@ impl EntryWriter<'_> {
     /// The sender cannot send an entry, or not all of it.
     fn sender_failed(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
+        if fault.kind != Kind::Changed {
+            self.entries().report.source_failed();
+        }
         self.context().failures.add(&fault.into_error());
         self.given_up(id, parent);
     }

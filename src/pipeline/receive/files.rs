@@ -207,6 +207,9 @@ impl Files {
         if length != file.entry.size {
             partial.end_at(length)?;
         }
+        if let Some(slot) = file.slot() {
+            self.entries.make_room(slot, &file.entry)?;
+        }
         let (existing, stays) = partial.commit()?;
         if let Some(slot) = file.slot().filter(|_| stays && self.entries.rules.fsync) {
             // The run that copied it may not have made it durable.

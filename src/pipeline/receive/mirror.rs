@@ -2,6 +2,7 @@
 //! which the source may not have. When everything is in place, it asks the sender about these names,
 //! and deletes what the sender does not have.
 
+mod room;
 mod work;
 
 use std::collections::{HashMap, HashSet};
@@ -40,6 +41,8 @@ pub(super) struct Mirroring {
     pub(super) same_machine: AtomicBool,
     noted: Mutex<Noted>,
     spellings: Mutex<dest::Spellings>,
+    /// Number of entries that were deleted to make room for others.
+    made_room: Mutex<u64>,
     /// Set from the first question to the last answer.
     work: Mutex<Option<MirrorWork>>,
 }
@@ -61,7 +64,7 @@ struct Noted {
     entries: u64,
     /// Device and inode of the operands, of the places where they go, and of the directories above
     /// both.
-    protected: HashSet<(u64, u64)>,
+    protected: Arc<HashSet<(u64, u64)>>,
     /// Why nothing may be deleted: a directory that the user named has no entries, and that at the
     /// destination has some.
     forbidden: Option<Error>,
@@ -76,6 +79,7 @@ impl Mirroring {
             same_machine: AtomicBool::new(false),
             noted: Mutex::default(),
             spellings: Mutex::default(),
+            made_room: Mutex::default(),
             work: Mutex::default(),
         }
     }
@@ -83,9 +87,9 @@ impl Mirroring {
     /// Never deletes these files and directories.
     pub(super) fn protect(&self, places: impl IntoIterator<Item = (u64, u64)>) {
         let mut noted = self.noted.lock();
-        noted.protected.extend(places);
+        Arc::make_mut(&mut noted.protected).extend(places);
         if noted.protected.len() > PROTECTED_MAX {
-            noted.protected = HashSet::new();
+            noted.protected = Arc::default();
             let message = "nothing is deleted: too many operands in different directories";
             noted.forbidden = Some(Error::new(Kind::Refused, Side::Dest, message));
         }
@@ -198,12 +202,13 @@ impl Mirroring {
         }
         let rules = self.rules.clone();
         let mut work = MirrorWork::new(noted.directories, noted.roots, self.began, rules);
-        work.protected = noted.protected;
+        work.protected = Arc::unwrap_or_clone(noted.protected);
         work.keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
         work.fsync = self.rules.fsync;
         work.only_looks = self.rules.dry_run;
         work.entries = noted.entries;
         work.left_out = noted.left_out;
+        work.made_room = *self.made_room.lock();
         if report.context.options.mirror.most.is_some() {
             work.only_count();
         }

@@ -155,8 +155,10 @@ impl PackPlacer {
         }
         let item = placed.and_then(|()| self.entries.change(&slot, entry, listed.as_ref(), true));
         let rules = &self.entries.rules;
-        let placed =
-            item.and_then(|item| Ok((item, dest::place_small(&slot, entry, content, rules)?)));
+        let placed = item.and_then(|item| {
+            self.entries.make_room(&slot, entry)?;
+            Ok((item, dest::place_small(&slot, entry, content, rules)?))
+        });
         match placed {
             Ok((item, existing)) => {
                 // With `--no-clobber` the same file may have been there.

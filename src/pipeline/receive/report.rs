@@ -16,7 +16,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::{NACKS_MAX, damaged_too_often};
-use crate::wire::message::Message;
+use crate::wire::message::{DeletedEntries, Message};
 
 /// Number of different chunks that may arrive damaged, each a few times, before the copy fails.
 const DAMAGED_MAX: usize = 1024;
@@ -33,6 +33,7 @@ pub struct Report {
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
     has_failed: AtomicBool,
+    has_source_failed: AtomicBool,
     pub(super) itemizer: Itemizer,
 }
 
@@ -46,6 +47,7 @@ impl Report {
             patches_failed: AtomicU64::new(0),
             untold: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
+            has_source_failed: AtomicBool::new(false),
         }
     }
 
@@ -129,6 +131,23 @@ impl Report {
     /// may have the only copy of it under another name.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Relaxed)
+    }
+
+    /// The sender could not read some entry.
+    pub(super) fn source_failed(&self) {
+        self.has_source_failed.store(true, Relaxed);
+    }
+
+    pub(super) fn has_source_failed(&self) -> bool {
+        self.has_source_failed.load(Relaxed)
+    }
+
+    /// Entries were deleted here.
+    pub(super) fn deleted(&self, deleted: DeletedEntries) {
+        let context = &self.context;
+        context.itemized.room_blocking(|| context.is_ending());
+        context.deletions.add(&deleted);
+        context.say(Message::Deleted(deleted));
     }
 
     /// An entry failed along with its directory, which a fault has reported.

@@ -190,6 +190,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         changes: open.options.changes.clone(),
         not_kept: Arc::default(),
         no_clobber: open.options.no_clobber,
+        makes_room: open.options.makes_room(),
         fsync: open.options.fsync,
         inplace: open.options.inplace,
         shared_inodes: Arc::default(),

@@ -117,6 +117,12 @@ impl CopyOptions {
         self.dry_run && self.update.unchanged_by == UnchangedBy::Content
     }
 
+    /// True if existing entries that are in the way of others may be removed. A check only finds them.
+    pub fn makes_room(&self) -> bool {
+        let stays = self.no_clobber || self.update.new_only || self.check;
+        self.mirror.deletes && !stays
+    }
+
     /// True if a copy to another host compares existing files.
     pub fn compares_remotely(&self) -> bool {
         self.compares != Some(false)

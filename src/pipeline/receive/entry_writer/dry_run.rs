@@ -34,7 +34,10 @@ impl EntryWriter<'_> {
             return Err(Error::new(Kind::Refused, Side::Dest, what).at(slot.path()));
         }
         // A check finds that the kinds differ.
-        if let Some(old) = old.filter(|_| slot.device.is_none() && !rules.check) {
+        let has_room = self.entries().check_room(slot, entry)?;
+        if has_room {
+            self.entries().make_room(slot, entry)?;
+        } else if let Some(old) = old.filter(|_| slot.device.is_none() && !rules.check) {
             dest::check_place(slot, entry, &old, rules)?;
             if rules.no_clobber {
                 return Ok(None);
@@ -178,7 +181,9 @@ impl EntryWriter<'_> {
             EntryKind::Special(special) if !self.may_make(special) => Ok(None),
             EntryKind::HardLink(first) => {
                 let rules = &self.entries().rules;
-                if let Some(old) = dest::status(slot)? {
+                if self.entries().check_room(slot, entry)? {
+                    self.entries().make_room(slot, entry)?;
+                } else if let Some(old) = dest::status(slot)? {
                     dest::check_place(slot, entry, &old, rules)?;
                     if rules.no_clobber {
                         return Ok(None);

@@ -136,6 +136,8 @@ pub(super) struct MirrorWork {
     pub fsync: bool,
     /// Number of entries in the directories of the copy.
     pub entries: u64,
+    /// Number of entries that were deleted before, to make room for others.
+    pub made_room: u64,
     /// What is younger stays.
     began: Timestamp,
     rules: Rules,
@@ -201,6 +203,7 @@ impl MirrorWork {
             keeps_times: false,
             fsync: false,
             entries: 0,
+            made_room: 0,
             began,
             rules,
             is_incomplete: false,
@@ -277,10 +280,15 @@ impl MirrorWork {
         let Some(most) = report.context.options.mirror.most else {
             return true;
         };
-        let (deleted, all) = (self.deleted.get(), self.entries + self.nested);
+        let deleted = self.deleted.get() + self.made_room;
+        let all = self.entries + self.nested + self.made_room;
         if most.is_exceeded(deleted, all) {
+            let nothing = match self.made_room {
+                0 => "nothing",
+                _ => "nothing more",
+            };
             let message = format!(
-                "nothing is deleted: {deleted} of {all} entries would be, and --max-delete allows \
+                "{nothing} is deleted: {deleted} of {all} entries would be, and --max-delete allows \
                  {most}"
             );
             let error = Error::new(Kind::Refused, Side::Dest, message);
@@ -293,7 +301,8 @@ impl MirrorWork {
         }
         let (places, roots) = (take(&mut self.places), take(&mut self.roots));
         *self = MirrorWork {
-            limit: Some(most.of(all)),
+            limit: Some(most.of(all).saturating_sub(self.made_room)),
+            made_room: self.made_room,
             only_looks: self.only_looks,
             protected: take(&mut self.protected),
             keeps_times: self.keeps_times,
@@ -674,10 +683,7 @@ impl MirrorWork {
             paths: take(&mut self.told.paths),
         };
         if told.count > 0 {
-            let context = &report.context;
-            context.itemized.room_blocking(|| context.is_ending());
-            context.deletions.add(&told);
-            report.context.say(Message::Deleted(told));
+            report.deleted(told);
         }
     }
 }

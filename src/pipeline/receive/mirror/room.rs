@@ -1,0 +1,190 @@
+//! Room for entries where the destination has something of another kind. It would be deleted at the
+//! end, but then the entry could not get its place.
+
+use std::cell::RefCell;
+
+use super::super::entry_table::PlaceInCopy;
+use super::super::report::Report;
+use super::{Mirroring, last_names};
+use crate::dest::{self, EntrySlot, Obstacle, Remover};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Entry;
+use crate::mirror::MostDeleted;
+use crate::wire::message::DeletedEntries;
+
+/// Paths of deleted entries in one message, and about how many bytes they take.
+const TOLD_MAX: usize = 256;
+const TOLD_BYTES_MAX: usize = 64 << 10;
+
+impl Mirroring {
+    /// Fails if the copy may not remove what has the place of `entry`. None if nothing is to be
+    /// removed.
+    ///
+    /// # Errors
+    /// `Kind::Refused`; or if the place cannot be looked at.
+    pub(in super::super) fn check_room(
+        &self,
+        report: &Report,
+        slot: &EntrySlot,
+        entry: &Entry,
+    ) -> Result<Option<Obstacle>> {
+        let Some(obstacle) = dest::obstacle(slot, entry, &self.rules)? else {
+            return Ok(None);
+        };
+        if obstacle == Obstacle::FullDirectory
+            && let Some(why) = self.full_directory_stays(report, slot)
+        {
+            let message = format!("is a directory with entries, which {why}; remove it first");
+            return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
+        }
+        Ok(Some(obstacle))
+    }
+
+    /// Why a directory with entries may not be removed now.
+    fn full_directory_stays(&self, report: &Report, slot: &EntrySlot) -> Option<&'static str> {
+        let mirror = &report.context.options.mirror;
+        if mirror.may_protect {
+            return Some("filter rules may protect");
+        }
+        if (report.has_failed() || report.has_source_failed()) && !self.rules.force {
+            return Some("stay because something was not copied, as reported above");
+        }
+        let backup = self.rules.backup.as_ref();
+        if backup.is_some_and(|backup| backup.are_beside()) {
+            return Some("would leave their backups there");
+        }
+        if self.spellings.lock().may_confuse(&slot.dir, &self.rules) {
+            return Some("may have the name of another entry of the source, in another spelling");
+        }
+        match mirror.most {
+            Some(MostDeleted::Percent(percent)) if percent < 100 => {
+                Some("a share given by --max-delete does not allow to delete at this point")
+            }
+            _ => None,
+        }
+    }
+
+    /// Removes what has the place of `entry`, if it is of another kind. In a dry run, only reports what
+    /// would be deleted.
+    ///
+    /// # Errors
+    /// As [`check_room`](Mirroring::check_room); or if something in its place stays.
+    pub(in super::super) fn make_room(
+        &self,
+        report: &Report,
+        (slot, entry): (&EntrySlot, &Entry),
+        place: Option<PlaceInCopy>,
+    ) -> Result<()> {
+        let Some(obstacle) = self.check_room(report, slot, entry)? else {
+            return Ok(());
+        };
+        let path = self.path_of(slot, place);
+        // One at a time, so that the limit holds.
+        let mut removed = self.made_room.lock();
+        if let Some(MostDeleted::Entries(most)) = report.context.options.mirror.most
+            && obstacle == Obstacle::FullDirectory
+        {
+            let mut count = 0;
+            self.remove(report, slot, &path, true, &mut |_| count += 1)?;
+            if *removed + count > most {
+                let message = format!(
+                    "is a directory with entries, of which --max-delete allows to delete {most} in \
+                     all; remove it first"
+                );
+                return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
+            }
+        }
+        let told = RefCell::new(UntoldDeletions::default());
+        let is_all = self.remove(report, slot, &path, self.rules.dry_run, &mut |path| {
+            *removed += 1;
+            told.borrow_mut().add(report, path);
+        });
+        told.into_inner().say(report);
+        is_all
+    }
+
+    /// Removes the tree in `slot`, or only looks at it. `deleted` gets the path of each entry in it.
+    fn remove(
+        &self,
+        report: &Report,
+        slot: &EntrySlot,
+        path: &[u8],
+        only_looks: bool,
+        deleted: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let protected = self.noted.lock().protected.clone();
+        let mut first: Option<Error> = None;
+        let is_all = {
+            let mut remover = Remover {
+                only_counts: only_looks,
+                only_looks,
+                protected: &protected,
+                rules: &self.rules,
+                is_ending: &|| report.context.is_ending(),
+                began: self.began,
+                may_remove: &|| true,
+                removed: &mut |gone| {
+                    // The entry itself is replaced.
+                    if gone.strip_suffix(b"/").unwrap_or(gone) != path {
+                        deleted(gone);
+                    }
+                },
+                failed: &mut |error| {
+                    first.get_or_insert_with(|| error.clone());
+                },
+            };
+            remover.remove_tree(slot, path.to_vec())
+        };
+        match (is_all, first) {
+            (true, _) => Ok(()),
+            (false, Some(error)) => Err(error),
+            (false, None) => {
+                let message = "is of another kind at the destination, and something in its place \
+                               stays: it is new, or another process has put it there";
+                Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
+            }
+        }
+    }
+
+    /// The path of an entry from the directory that the user typed, for messages.
+    fn path_of(&self, slot: &EntrySlot, place: Option<PlaceInCopy>) -> Vec<u8> {
+        let (_, mut way) = slot.dir.below();
+        if !way.is_empty() {
+            way.push(b'/');
+        }
+        let Some(place) = place else {
+            return slot.name.as_bytes().to_vec();
+        };
+        let noted = self.noted.lock();
+        let root = noted.names.get(&place.root).map_or(&b""[..], |name| name);
+        let slash: &[u8] = if root.is_empty() { b"" } else { b"/" };
+        let below = last_names(&way, place.depth);
+        [root, slash, below, slot.name.as_bytes()].concat()
+    }
+}
+
+/// Deleted entries that the user has not heard of.
+#[derive(Default)]
+struct UntoldDeletions {
+    deleted: DeletedEntries,
+    bytes: usize,
+}
+
+impl UntoldDeletions {
+    fn add(&mut self, report: &Report, path: &[u8]) {
+        self.deleted.count += 1;
+        if report.context.options.mirror.lists {
+            self.bytes += path.len() + size_of::<Vec<u8>>();
+            self.deleted.paths.push(path.to_vec());
+        }
+        if self.deleted.paths.len() >= TOLD_MAX || self.bytes >= TOLD_BYTES_MAX {
+            std::mem::take(self).say(report);
+        }
+    }
+
+    fn say(self, report: &Report) {
+        if self.deleted.count > 0 {
+            report.deleted(self.deleted);
+        }
+    }
+}
