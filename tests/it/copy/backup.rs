@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::{CWD, Mode};
 
 use crate::support::disk::Mounted;
+use crate::support::limits::without_powers;
 use crate::support::*;
 
 ways! { push, between =>
@@ -17,6 +18,12 @@ ways! { local_push, here =>
     a_backup_that_cannot_be_made_leaves_the_old_version,
     backups_go_to_other_file_systems_and_without_hard_links,
     only_what_is_safe_elsewhere_leaves_the_source,
+}
+
+ways! { local_push =>
+    strict_removes_only_what_was_kept_whole,
+    files_of_one_inode_are_not_written_in_place,
+    a_newer_file_stays_in_the_place_of_a_hard_link,
 }
 
 /// Old versions of `tree`, with other sizes.
@@ -293,4 +300,91 @@ fn only_what_is_safe_elsewhere_leaves_the_source(case: &Case) {
         copy(&[flag]).exits(2).says(why);
     }
     assert!(tree.has("pipe") && tree.has("other two"));
+}
+
+fn strict_removes_only_what_was_kept_whole(case: &Case) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("root, for files of other users");
+    }
+    let tree = case.src.dir("tree");
+    for name in ["own", "small", "linked"] {
+        tree.file(name, name);
+    }
+    tree.file("big", noise(4, MIB));
+    tree.hard_link("further", "linked");
+    tree.link("link", "own");
+    for name in ["small", "big", "linked", "link"] {
+        let path = tree.path(name);
+        std::os::unix::fs::lchown(path, Some(12345), Some(12345)).expect("give it away");
+        // Else it cannot be read.
+        if name != "link" {
+            tree.mode(name, 0o644);
+        }
+    }
+    // The directory of another user's files is this user's, so it may remove them.
+    let run = |flags: &[&str]| {
+        let flags = [&["-a", "--remove-source-files"], flags].concat();
+        case.copying(&flags, "tree/", "tree")
+            .under(without_powers())
+            .run()
+    };
+    run(&["--strict"]).exits(1).says("not kept");
+    assert_eq!(tree.names(), ["big", "further", "link", "linked", "small"]);
+    // The next run finds them unchanged, and the same lacking.
+    run(&["--strict"]).exits(1);
+    assert_eq!(tree.names().len(), 5);
+    run(&[]).succeeds();
+    assert!(tree.names().is_empty());
+}
+
+/// The second would be written over the first, whose source is then removed.
+fn files_of_one_inode_are_not_written_in_place(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    for (one, other) in [(3, 5), (MIB, MIB + 1)] {
+        tree.file("a", noise(1, one));
+        tree.file("b", noise(2, other));
+        there.file("a", "old");
+        fs::remove_file(there.path("b")).ok();
+        there.hard_link("b", "a");
+        let flags = ["-a", "--inplace", "--remove-source-files"];
+        case.copy(&[&flags[..], &["-n"]].concat(), "tree/", "tree")
+            .exits(11)
+            .says("has the same inode as");
+        case.copy(&flags, "tree/", "tree")
+            .exits(11)
+            .says("which this copy writes");
+        assert_eq!(tree.names().len(), 1);
+    }
+    // One of them is to stay.
+    tree.file("a", "same");
+    tree.file("b", "other content");
+    there.file("a", "same");
+    fs::remove_file(there.path("b")).expect("remove it");
+    there.hard_link("b", "a");
+    for dir in [&tree, &there] {
+        dir.time("a", 1_200_000_000, 0);
+    }
+    case.copy(&["-a", "--inplace"], "tree/", "tree")
+        .exits(11)
+        .says("has the same inode as");
+}
+
+fn a_newer_file_stays_in_the_place_of_a_hard_link(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("a", "old");
+    tree.hard_link("b", "a");
+    tree.hard_link("c", "a");
+    tree.time("a", 1_200_000_000, 0);
+    for newer in ["a", "b", "c"] {
+        let there = case.dst.dir(newer);
+        there.file(newer, "newer");
+        let flags = ["-a", "-u", "--remove-source-files"];
+        case.copy(&flags[..2], "tree/", newer).succeeds();
+        assert_eq!(there.read(newer), b"newer");
+        assert_eq!(there.names().len(), 3);
+        if newer == "c" {
+            case.copy(&flags, "tree/", newer).succeeds();
+            assert_eq!(tree.names(), ["c"]);
+        }
+    }
 }

@@ -1,17 +1,19 @@
 //! `--delete`: what the source does not have goes, everything else stays.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, chown};
 
 use rustix::fs::{CWD, Mode};
 
 use crate::support::disk::Mounted;
+use crate::support::limits::without_powers;
 use crate::support::procs::until;
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
 ways! { pull, between =>
     what_the_source_lacks_is_deleted_and_nothing_else,
+    entries_replace_others_of_another_kind,
 }
 
 ways! { local_pull =>
@@ -32,6 +34,13 @@ ways! { local_push, here =>
     other_copies_files_stay,
     what_is_renamed_during_the_copy_is_not_lost,
     a_full_disk_deletes_nothing,
+}
+
+ways! { local_push =>
+    a_directory_with_entries_stays_in_doubt,
+    an_entry_that_fails_deletes_nothing,
+    an_empty_directory_that_the_user_named_deletes_nothing,
+    read_only_directories_are_emptied_by_their_user,
 }
 
 fn what_the_source_lacks_is_deleted_and_nothing_else(case: &Case) {
@@ -443,4 +452,210 @@ fn a_full_disk_deletes_nothing(case: &Case) {
     case.copy(&["-a", "--delete"], "tree/", "small").succeeds();
     assert!(!at.has("only there"));
     case.sweep();
+}
+
+/// Each kind at the source, and another one at the destination.
+fn fill_with_other_kinds(tree: &Dir, there: &Dir) {
+    for name in [
+        "small",
+        "over a link",
+        "over a fifo",
+        "linked",
+        "dir/x",
+        "dir 2/x",
+    ] {
+        tree.file(name, name);
+    }
+    tree.hard_link("linked too", "linked");
+    tree.file("big", noise(2, MIB));
+    tree.link("link", "small");
+    let fifo = |dir: &Dir, name| {
+        rustix::fs::mkfifoat(CWD, dir.path(name), Mode::RUSR).expect("make a FIFO");
+    };
+    fifo(tree, "fifo");
+    for name in ["small", "big", "link", "fifo", "linked", "linked too"] {
+        there.file(format!("{name}/deep/file"), "goes");
+    }
+    there.link("over a link", "linked");
+    fifo(there, "over a fifo");
+    // Its target stays.
+    there.link("dir", "/");
+    there.file("dir 2", "goes");
+    there.file("only there", "goes");
+}
+
+fn entries_replace_others_of_another_kind(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    fill_with_other_kinds(&tree, &there);
+    let before = Tree::read(&there.0);
+    let flags = ["-a", "--delete", "--itemize-changes"];
+    let copy = |flags: &[&str]| case.copy(flags, "tree/", "tree");
+    let lines = |done: done::Done| {
+        let text = done.succeeds().stdout_text();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let planned = lines(copy(&[&flags[..], &["-n"]].concat()));
+    assert!(
+        before
+            .differences(&Tree::read(&there.0), Also::ModesAndTimes)
+            .is_empty()
+    );
+    assert!(
+        planned.contains(&"*deleting   link/deep/file".to_owned()),
+        "{planned:?}"
+    );
+    // More than the entries that make room.
+    copy(&["-a", "--delete", "--max-delete=1"]).exits(11);
+    assert!(there.has("big/deep/file") && there.has("only there"));
+    fs::remove_dir_all(&there.0).expect("begin again");
+    let there = case.dst.dir("tree");
+    fs::remove_dir_all(&tree.0).expect("begin again");
+    let tree = case.src.dir("tree");
+    fill_with_other_kinds(&tree, &there);
+    assert_eq!(lines(copy(&flags)), planned);
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+    // Old versions are kept.
+    fs::remove_dir_all(&there.0).expect("begin again");
+    there.file("small/deep/file", "kept");
+    there.file("dir", "kept too");
+    copy(&["-a", "--delete", "--backup-dir=../old"]).succeeds();
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+    assert_eq!(case.dst.read("old/small/deep/file"), b"kept");
+    assert_eq!(case.dst.read("old/dir"), b"kept too");
+    // The target of a link is not written in place.
+    fs::remove_file(there.path("small")).expect("remove it");
+    there.link("small", "big");
+    copy(&["-a", "--delete", "--inplace"]).succeeds();
+    assert_same(&tree.0, &there.0, Also::HardLinks);
+}
+
+fn a_directory_with_entries_stays_in_doubt(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    tree.file("name", "a file");
+    there.file("name/protected", "stays");
+    there.file("only there", "stays");
+    let reasons: [(&[&str], &str); 5] = [
+        (&["--exclude=*.o"], "filter rules may protect"),
+        (&["-b"], "would leave their backups there"),
+        (&["--max-delete=0"], "--max-delete allows to delete 0"),
+        (&["--max-delete=50%"], "a share given by --max-delete"),
+        (
+            &["--no-clobber"],
+            "is a directory, and a file does not replace it",
+        ),
+    ];
+    for (flags, why) in reasons {
+        let flags = [&["-a", "--delete"], flags].concat();
+        let done = case.copy(&flags, "tree/", "tree");
+        done.exits(11).says(why).says("nothing was deleted");
+        assert!(
+            there.has("name/protected") && there.has("only there"),
+            "{why}"
+        );
+    }
+    // An operand is no entry of a directory that is compared.
+    case.copy(&["-a", "--delete"], "tree/name", "tree")
+        .exits(11);
+    assert!(there.has("name/protected"));
+    // What exists stays, on purpose.
+    case.copy(&["-a", "--delete", "--ignore-existing"], "tree/", "tree")
+        .succeeds();
+    assert!(there.has("name/protected") && !there.has("only there"));
+}
+
+/// The destination may have the only copy of it under another name.
+fn an_entry_that_fails_deletes_nothing(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    tree.file("new", "moved here");
+    there.file("old", "moved here");
+    let open = there.file("new", "written by another process");
+    let writer = fs::File::options()
+        .append(true)
+        .open(open)
+        .expect("open it");
+    let copy = |flags: &[&str]| {
+        let flags = [&["-a", "--delete"], flags].concat();
+        case.copy(&flags, "tree/", "tree")
+    };
+    copy(&[])
+        .exits(11)
+        .says("nothing was deleted, because some entries");
+    assert!(there.has("old"));
+    drop(writer);
+    // What the user wants to stay has not failed.
+    copy(&["--no-clobber"])
+        .exits(11)
+        .never_says("nothing was deleted");
+    assert!(!there.has("old"));
+
+    // A directory that cannot be made, with all that it has.
+    if !rustix::process::geteuid().is_root() {
+        return skip("root, for a directory of another user");
+    }
+    fs::remove_file(there.path("new")).expect("remove it");
+    tree.file("locked/sub/file", "moved here");
+    there.file("old", "moved here");
+    let locked = there.dir("locked");
+    chown(&locked.0, Some(12345), None).expect("give it away");
+    let run = case.copying(&["-a", "--delete"], "tree/", "tree");
+    run.under(without_powers())
+        .run()
+        .exits(8)
+        .says("nothing was deleted");
+    assert!(there.has("old"));
+}
+
+fn an_empty_directory_that_the_user_named_deletes_nothing(case: &Case) {
+    case.src.dir("mnt");
+    case.src.dir("tree/inner");
+    let there = case.dst.dir("there");
+    let precious = ["mnt/precious", "tree/inner/goes"];
+    precious.iter().for_each(|name| drop(there.file(name, "")));
+    let list = case.scratch.file("list", "mnt/\n").display().to_string();
+    let listed = ["-a", "--delete", "--files-from", &list];
+    let recursive = [&listed[..], &["-r"]].concat();
+    for (flags, source) in [
+        (&["-a", "--relative", "--delete"][..], "./mnt"),
+        (&listed, ""),
+        (&recursive, ""),
+    ] {
+        let done = case.copy(flags, source, "there");
+        done.exits(11)
+            .says("nothing in the source directory is copied");
+        assert!(there.has("mnt/precious"), "{flags:?}");
+    }
+    // One below it is an entry like others.
+    case.copy(&["-a", "--relative", "--delete"], "./tree", "there")
+        .succeeds();
+    assert!(there.dir("tree/inner").names().is_empty());
+    case.copy(
+        &["-a", "--relative", "--delete", "--force"],
+        "./mnt",
+        "there",
+    )
+    .succeeds();
+    assert!(!there.has("mnt/precious"));
+}
+
+fn read_only_directories_are_emptied_by_their_user(case: &Case) {
+    let (tree, there) = (case.src.dir("tree"), case.dst.dir("tree"));
+    let directories = ["b/e", "b", "c/f", "c"];
+    directories.iter().for_each(|name| drop(tree.dir(name)));
+    tree.file("b/kept", "");
+    for name in ["b/1", "b/2", "b/own/x", "b/e/x", "c/x", "c/f/x"] {
+        there.file(name, "goes");
+    }
+    for name in directories {
+        tree.mode(name, 0o500);
+        there.mode(name, 0);
+    }
+    for flags in [&["--backup-dir=../old"][..], &[]] {
+        let flags = [&["-a", "--delete"], flags].concat();
+        let run = case.copying(&flags, "tree/", "tree");
+        run.under(without_powers()).run().succeeds();
+        assert_same(&tree.0, &there.0, Also::ModesAndTimes);
+    }
+    assert_eq!(case.dst.read("old/b/e/x"), b"goes");
 }

@@ -13,7 +13,12 @@ use crate::support::peer::*;
 use crate::support::*;
 
 fn names(directory: u64, sums: Vec<u64>) -> Message {
-    Message::Names(vec![DirectoryNames { directory, sums }])
+    let is_named = true;
+    Message::Names(vec![DirectoryNames {
+        directory,
+        is_named,
+        sums,
+    }])
 }
 
 fn pulled(case: &Case, flags: &[&str], script: impl FnOnce(&mut FakeServer) + Send) -> run::Done {

@@ -417,7 +417,7 @@ fn an_itemized_change_is_these_bytes() {
 }
 
 #[test]
-fn removals_at_the_source_and_places_of_backups_are_these_bytes() {
+fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
     let removed = DeletedEntries {
         count: 300,
         paths: vec![b"d/a".to_vec()],
@@ -447,8 +447,16 @@ fn removals_at_the_source_and_places_of_backups_are_these_bytes() {
             "2e0008000000 ac020103642f6101",
         ),
         (
+            Message::Names(vec![DirectoryNames {
+                directory: 1,
+                is_named: true,
+                sums: vec![0],
+            }]),
+            "270005000000 0101010100",
+        ),
+        (
             Message::Archive(archive),
-            "22001e000000000000000000000000000000000000000000000000010001017e036f6c64",
+            "2200200000000000000000000000000000000000000000000000000001000001017e036f6c64",
         ),
     ] {
         let mut bytes = Vec::new();
