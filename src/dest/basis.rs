@@ -42,7 +42,7 @@ impl Basis {
     }
 
     /// Another file of `len` bytes that probably has the new version's content.
-    pub(super) fn other(file: File, len: u64, drops_pages: bool) -> Basis {
+    pub fn other(file: File, len: u64, drops_pages: bool) -> Basis {
         Basis {
             is_recorded: true,
             ..Basis::equal(file, len, drops_pages)

@@ -2,6 +2,7 @@
 //! the file is found.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,12 +30,14 @@ pub struct IndexRoom {
     left: Arc<AtomicUsize>,
 }
 
-/// The blocks of the first part of an existing file.
+/// The blocks of some parts of an existing file.
 pub struct BlockIndex {
     /// Offsets in the file.
     places: HashMap<Fingerprint, u64>,
-    /// Bytes that are indexed, up to the start of a block.
+    /// Bytes from the start of the file that are indexed or left out, up to the start of a block.
     end: u64,
+    /// Bytes that were read.
+    read: u64,
     /// Nothing more can be indexed.
     is_done: bool,
     /// One of so many fingerprints is kept; a power of two.
@@ -59,6 +62,7 @@ impl BlockIndex {
         BlockIndex {
             places: HashMap::new(),
             end: 0,
+            read: 0,
             is_done: false,
             every: (every + 1).next_power_of_two(),
             room: room.clone(),
@@ -71,14 +75,36 @@ impl BlockIndex {
         self.places.get(&fingerprint).copied()
     }
 
-    /// Indexes some more of `old`. False if all before `limit` is indexed, or nothing more can be.
-    pub fn extend(&mut self, old: &Basis, limit: u64) -> bool {
-        if self.is_done || self.end >= limit {
+    /// An index that has read as many bytes, and has no blocks.
+    #[cfg(test)]
+    pub fn at(read: u64, len: u64) -> BlockIndex {
+        let mut index = BlockIndex::new(len, &IndexRoom::default());
+        index.read = read;
+        index
+    }
+
+    /// Bytes from the start of the file that are indexed or left out.
+    #[cfg(test)]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes of the existing file that were read, some of them twice.
+    pub fn read_bytes(&self) -> u64 {
+        self.read
+    }
+
+    /// Indexes some more of `old`, in `window`, and nothing before it any more. False if all of the
+    /// window is indexed, or nothing more can be.
+    pub fn extend(&mut self, old: &Basis, window: &Range<u64>) -> bool {
+        self.end = self.end.max(window.start);
+        if self.is_done || self.end >= window.end {
             return false;
         }
         let mut data = vec![0; STEP];
         // What cannot be read is not found.
         let there = old.read(&mut data, self.end).unwrap_or(0);
+        self.read += there as u64;
         let data = &data[..there];
         let is_last = there < STEP || self.end + there as u64 == old.len();
         self.is_done = is_last;
@@ -148,9 +174,9 @@ mod tests {
             .collect();
         let (old, room) = (basis(&content), IndexRoom::default());
         let mut index = BlockIndex::new(old.len(), &room);
-        assert!(index.extend(&old, 1));
-        assert!(!index.extend(&old, 1), "no further than asked");
-        while index.extend(&old, u64::MAX) {}
+        assert!(index.extend(&old, &(0..1)));
+        assert!(!index.extend(&old, &(0..1)), "no further than asked");
+        while index.extend(&old, &(0..u64::MAX)) {}
         for block in blocks(&content) {
             let place = index.place(fingerprint(&content[block.clone()]));
             assert_eq!(place, Some(block.start as u64));

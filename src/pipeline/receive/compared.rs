@@ -1,7 +1,7 @@
 //! The comparison of a claimed piece with existing content: in its place, and where it may have moved
 //! to.
 
-use super::shifts::{PieceSource, Shifts, SoughtPiece};
+use super::shifts::{Guess, PieceSource, Shifts, SoughtPiece};
 use crate::chunk::anchors::Anchor;
 use crate::chunk::patch::{PAGE, page_digests};
 use crate::chunk::{Buffer, Chunk, ChunkPlace, VerifiedChunk};
@@ -40,33 +40,20 @@ impl ComparedPiece<'_> {
     /// afterwards.
     pub(super) fn compare(
         &self,
-        mut buffer: Buffer,
-        room: &IndexRoom,
+        buffer: Buffer,
+        index_room: &IndexRoom,
         context: &Context,
     ) -> Result<Comparison> {
-        if let Some(old) = self.moved
-            && let Some(from) = self.shifts.guess(self.place.offset)
-            && from != self.place.offset
-        {
-            let there = old.read(self.room(&mut buffer), from).unwrap_or(0);
-            buffer.set_len(there);
-            buffer = match self.verified(buffer) {
-                Ok(verified) => return self.write(&verified),
-                Err(buffer) => buffer,
-            };
-            self.shifts.missed();
-        }
-        let existing = match self.basis.read(self.room(&mut buffer), self.place.offset) {
-            Ok(existing) => existing,
-            Err(cause) if context.options.dry_run => {
-                return Err(self.partial.slot().unreadable(cause));
-            }
-            // What cannot be read is sent.
-            Err(_) => 0,
+        let guess = self.shifts.guess(self.place.offset);
+        let guess = guess.filter(|_| self.moved.is_some());
+        let mut buffer = match self.guessed(buffer, guess.filter(|guess| !guess.is_doubted)) {
+            Ok(verified) => return self.write(&verified),
+            Err(buffer) => buffer,
         };
-        buffer.set_len(existing);
+        self.read_place(&mut buffer, context)?;
         let mut buffer = match self.verified(buffer) {
             Ok(verified) => {
+                self.shifts.is_in_place(self.place.offset);
                 self.partial.write_equal(&verified, self.basis)?;
                 return Ok(Comparison::Same { is_written: false });
             }
@@ -76,12 +63,23 @@ impl ComparedPiece<'_> {
             }
             Err(buffer) => buffer,
         };
+        if let Some(guess) = guess.filter(|guess| guess.is_doubted) {
+            buffer = match self.guessed(buffer, Some(guess)) {
+                Ok(verified) => return self.write(&verified),
+                Err(buffer) => buffer,
+            };
+            self.read_place(&mut buffer, context)?;
+        }
+        let existing = buffer.len();
         // The sender may be told of other bytes than before.
         self.shifts.recall(self.place.offset);
         if let Some(old) = self.moved.filter(|_| !self.anchors.is_empty()) {
-            let sources = self.found(old, room, context);
-            let parts = self.room(&mut buffer);
-            if !sources.is_empty() && place_moved(parts, existing, old, &sources) {
+            let sources = self.found(old, index_room, context);
+            if !sources.is_empty() {
+                if !place_moved(self.bytes(&mut buffer), existing, old, &sources) {
+                    // Nothing is told of bytes that are neither those in its place nor all others.
+                    return Ok(Comparison::Differs(Vec::new()));
+                }
                 buffer.set_len(self.len());
                 return match self.verified(buffer) {
                     Ok(verified) => self.write(&verified),
@@ -103,8 +101,38 @@ impl ComparedPiece<'_> {
         self.place.raw_len as usize
     }
 
-    fn room<'b>(&self, buffer: &'b mut Buffer) -> &'b mut [u8] {
+    /// Room for the bytes of the piece.
+    fn bytes<'b>(&self, buffer: &'b mut Buffer) -> &'b mut [u8] {
         &mut buffer.room()[..self.len()]
+    }
+
+    /// Reads the existing bytes in the piece's place.
+    fn read_place(&self, buffer: &mut Buffer, context: &Context) -> Result<()> {
+        let existing = match self.basis.read(self.bytes(buffer), self.place.offset) {
+            Ok(existing) => existing,
+            Err(cause) if context.options.dry_run => {
+                return Err(self.partial.slot().unreadable(cause));
+            }
+            // What cannot be read is sent.
+            Err(_) => 0,
+        };
+        buffer.set_len(existing);
+        Ok(())
+    }
+
+    /// The piece, if the existing file has it in this place.
+    fn guessed(&self, mut buffer: Buffer, guess: Option<Guess>) -> Result<VerifiedChunk, Buffer> {
+        let (Some(old), Some(guess)) = (self.moved, guess) else {
+            return Err(buffer);
+        };
+        let there = old.read(self.bytes(&mut buffer), guess.from);
+        buffer.set_len(there.unwrap_or(0));
+        let verified = self.verified(buffer);
+        match &verified {
+            Ok(_) => self.shifts.hit(self.place.offset, self.len() as u64, guess),
+            Err(_) => self.shifts.missed(),
+        }
+        verified
     }
 
     /// The bytes of `buffer`, if they are those of the piece.
@@ -120,13 +148,14 @@ impl ComparedPiece<'_> {
     }
 
     /// The parts of the piece that `old` has, by their anchors.
-    fn found(&self, old: &Basis, room: &IndexRoom, context: &Context) -> Vec<PieceSource> {
+    fn found(&self, old: &Basis, index_room: &IndexRoom, context: &Context) -> Vec<PieceSource> {
         let sought = SoughtPiece {
             old,
             offset: self.place.offset,
             anchors: self.anchors,
         };
-        self.shifts.find(&sought, room, || !context.is_ending())
+        self.shifts
+            .find(&sought, index_room, || !context.is_ending())
     }
 
     /// The answer for a piece of which some parts have moved.

@@ -256,11 +256,11 @@ impl RangeWriter {
             return Ok(Comparison::Late);
         };
         let looks = self.context().shifts && !self.files.entries.rules.dry_run;
-        let looks = looks && state.shifts.may_try(file.entry.size);
+        let may_try = |old: &&Basis| state.shifts.may_try(file.entry.size, old.len());
         let piece = ComparedPiece {
             partial: &partial,
             basis,
-            moved: basis.unwritten().filter(|_| looks),
+            moved: basis.unwritten().filter(|_| looks).filter(may_try),
             shifts: &state.shifts,
             anchors: &anchors,
             place: ChunkPlace {
