@@ -12,27 +12,37 @@ use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::{Dir, DirReader};
 use crate::manifest::{Name, Timestamp, file_type};
 
-/// Most files that are kept, in some 30 MB.
+/// Most files that are kept, of all directories, in some 30 MB.
 const FILES_MAX: usize = 1 << 18;
 
 /// Directories inside each other that are looked into.
 const DEPTH_MAX: usize = 64;
 
-/// Large files below a directory. Of several with the same size and time, one.
+/// Large files below some directories. Of several with the same size and time, one.
 #[derive(Default)]
 pub struct FilesByTime {
     files: BTreeMap<(u64, Timestamp), (Arc<Dir>, Name)>,
 }
 
 impl FilesByTime {
-    /// Looks for files below `top` until `is_over` is true. What cannot be read is left out: its
+    /// Looks for files below `tops` until `is_over` is true. What cannot be read is left out: its
     /// files are sent whole.
-    pub fn read(top: &Arc<Dir>, is_over: impl Fn() -> bool) -> FilesByTime {
+    pub fn read(tops: &[Arc<Dir>], is_over: impl Fn() -> bool) -> FilesByTime {
         let mut found = FilesByTime::default();
+        for top in tops {
+            if !found.read_below(top, &is_over) {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Returns false if nothing more is to be read.
+    fn read_below(&mut self, top: &Arc<Dir>, is_over: impl Fn() -> bool) -> bool {
         let mut open = vec![DirReader::new(top.clone())];
         while let Some(reader) = open.last_mut() {
-            if is_over() || found.files.len() >= FILES_MAX {
-                break;
+            if is_over() || self.files.len() >= FILES_MAX {
+                return false;
             }
             let Ok(Some(read)) = reader.next_name() else {
                 open.pop();
@@ -57,17 +67,19 @@ impl FilesByTime {
             match file_type(&stat) {
                 FileType::RegularFile if stat.st_size as u64 > SMALL_FILE_MAX => {
                     let key = (stat.st_size as u64, Timestamp::mtime(&stat));
-                    found.files.entry(key).or_insert((dir, name));
+                    self.files.entry(key).or_insert((dir, name));
                 }
                 FileType::Directory if open.len() < DEPTH_MAX => {
                     if let Ok(child) = dir.child(&name) {
+                        // One handle, however deep it is.
+                        open.last_mut().into_iter().for_each(DirReader::pause);
                         open.push(DirReader::new(child));
                     }
                 }
                 _ => {}
             }
         }
-        found
+        true
     }
 
     /// Opens the file with this size and time, if there is one and it can be read.
@@ -78,5 +90,35 @@ impl FilesByTime {
         let stat = fstat(&file).ok()?;
         let is_it = file_type(&stat) == FileType::RegularFile && stat.st_size as u64 == size;
         is_it.then_some(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn one_limit_is_for_all_directories() {
+        let temp = tempfile::tempdir().expect("make it");
+        let tops: Vec<Arc<Dir>> = (0..3)
+            .map(|nth| {
+                let top = temp.path().join(format!("{nth}"));
+                fs::create_dir_all(top.join("a/b/c")).expect("make it");
+                let large = File::create(top.join("a/b/c/large")).expect("make it");
+                large
+                    .set_len(SMALL_FILE_MAX + 1 + nth)
+                    .expect("set its length");
+                fs::write(top.join("a/after"), b"small").expect("write");
+                Dir::root(&top, &Arc::default()).expect("open it")
+            })
+            .collect();
+        assert_eq!(FilesByTime::read(&tops, || false).files.len(), 3);
+        let looks = Cell::new(0);
+        let is_over = || looks.replace(looks.get() + 1) >= 9;
+        let found = FilesByTime::read(&tops, is_over);
+        assert_eq!((found.files.len(), looks.get()), (1, 10));
     }
 }

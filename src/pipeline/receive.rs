@@ -50,6 +50,7 @@ pub mod worker;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -213,6 +214,11 @@ impl Receiver {
         self.messages.close();
         self.files.jobs.close();
         self.resume.checks.close();
+    }
+
+    /// Ends the search for moved files. Returns its thread, if there is one.
+    pub fn end_search(&self) -> Option<JoinHandle<()>> {
+        self.entries.moved.close()
     }
 
     /// Cleans up; call this when no thread of this end runs any more. After an early end, keeps the

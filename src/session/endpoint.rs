@@ -191,8 +191,9 @@ impl ReceivingEnd {
     }
 
     /// Ends threads, in bounded time. Unfinished files stay if a later run can resume them.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.receiver.close();
+        self.threads.extend(self.receiver.end_search());
         if let Some(acks) = self.acks {
             acks.abort();
         }
