@@ -344,13 +344,16 @@ impl Partial {
     }
 
     /// Another file that probably has all of the content, because the source has renamed or moved it.
-    /// Used as the old version of a new file.
+    /// Used as the old version, and cloned into the file if that `is_new`.
     ///
     /// # Errors
     /// As [`basis`](Partial::basis).
-    pub fn moved_basis(&mut self, file: File) -> Result<Basis> {
+    pub fn moved_basis(&mut self, file: File, is_new: bool) -> Result<Basis> {
         let other = Basis::other(file, self.entry.size, self.rules.drop_cache);
-        let basis = self.clone_basis(other)?;
+        let basis = match is_new {
+            true => self.clone_basis(other)?,
+            false => other,
+        };
         self.dirty |= basis.is_target();
         Ok(basis)
     }

@@ -67,10 +67,7 @@ impl Files {
         }
         let mut partial = Partial::create(slot, entry.clone(), rules)?;
         let basis = match self.basis(&mut partial, true)? {
-            None if self.may_have_moved(slot, entry) => {
-                let other = self.entries.moved.find(entry, self.context());
-                other.map(|other| partial.moved_basis(other)).transpose()?
-            }
+            None => self.moved_basis(slot, &mut partial, true)?,
             basis => basis,
         };
         Ok((partial, basis))
@@ -112,6 +109,24 @@ impl Files {
             true => partial.basis(is_new),
             false => Ok(None),
         }
+    }
+
+    /// The file that the destination has under another name, if the source has probably moved it here.
+    /// `is_new`: nothing of the new version was written yet.
+    pub(super) fn moved_basis(
+        &self,
+        slot: &EntrySlot,
+        partial: &mut Partial,
+        is_new: bool,
+    ) -> Result<Option<Basis>> {
+        let entry = partial.entry().clone();
+        if !self.may_have_moved(slot, &entry) {
+            return Ok(None);
+        }
+        let other = self.entries.moved.find(&entry, self.context());
+        other
+            .map(|other| partial.moved_basis(other, is_new))
+            .transpose()
     }
 
     /// True for a new file that the source may have moved here: the destination may have it under

@@ -182,7 +182,10 @@ impl Resume {
         let is_whole = told.claims.done_bytes() == entry.size;
         let basis = match is_whole {
             true => None,
-            false => self.files.basis(&mut partial, false)?,
+            false => match self.files.basis(&mut partial, false)? {
+                None => self.files.moved_basis(&file.slot, &mut partial, false)?,
+                basis => basis,
+            },
         };
         let kind = match &basis {
             Some(basis) => WantKind::HaveAndCompare(have, self.files.compared(basis, &entry)),
@@ -325,7 +328,11 @@ impl Resume {
             ControlFlow::Continue(())
         });
         let target = self.files.basis(&mut partial, false)?;
-        let (basis, spans) = match target.filter(Basis::is_target) {
+        let whole = match target.filter(Basis::is_target) {
+            None => self.files.moved_basis(&file.slot, &mut partial, false)?,
+            target => target,
+        };
+        let (basis, spans) = match whole {
             // All of the file or device may be the same, not only what was written.
             Some(basis) => {
                 let spans = self.files.compared(&basis, &entry);

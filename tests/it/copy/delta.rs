@@ -303,6 +303,8 @@ fn an_interrupted_copy_compares_the_rest(case: &Case) {
     case.src.file("changed", &content);
     let moved = [&noise(2, SIZE)[..], &old[3 * MIB + 5..]].concat();
     case.src.file("moved", moved);
+    let tree = case.src.dir("tree");
+    tree.file("new", &content);
     cut_short::aged();
     for (source, flags) in [
         ("changed", &[][..]),
@@ -323,6 +325,22 @@ fn an_interrupted_copy_compares_the_rest(case: &Case) {
         // A quarter of the second half, and what was missing of the first.
         assert!(wire < SIZE, "{source} {flags:?}: {wire} bytes on the wire");
     }
+    // The destination has the file under another name, and there was time for a part of it.
+    let there = case.dst.dir("there");
+    let flags = [&SLOW[..], &["-a", "--no-whole-file"]].concat();
+    let run = case.copying(&flags, "tree/", "there").start();
+    until("a third is there", || {
+        let journal = there.journals().pop()?;
+        cut_short::has_third(&journal).then_some(())
+    });
+    kill_receiver(case, run);
+    there.file("old", &content);
+    let meta = tree.meta("new");
+    there.time("old", meta.mtime() as u64, meta.mtime_nsec() as u32);
+    let done = case.copy(&[&FLAGS[..], &["-a"]].concat(), "tree/", "there");
+    let wire = done.succeeds().wire_bytes();
+    assert!(there.read("new") == content);
+    assert!(wire < 2 * DIGESTS, "moved: {wire} bytes on the wire");
 }
 
 fn an_old_version_that_changes_during_the_copy_makes_no_wrong_file(case: &Case) {
