@@ -157,6 +157,11 @@ impl EntryTable {
         self.requested = Some(files);
     }
 
+    /// True if the sender may send listed names only.
+    pub(super) fn has_requests(&self) -> bool {
+        self.requested.is_some()
+    }
+
     /// False if an entry was not requested.
     pub fn may_be_sent(&self, entry: &Entry) -> bool {
         let is_directory = entry.kind == EntryKind::Directory;

@@ -130,13 +130,14 @@ impl Files {
     }
 
     /// True for a new file that the source may have moved here: the destination may have it under
-    /// another name.
+    /// another name. A sender that may send listed names only must not learn of other files.
     pub(super) fn may_have_moved(&self, slot: &EntrySlot, entry: &Entry) -> bool {
         let rules = &self.entries.rules;
         let has_times = rules.keep.times && rules.update.unchanged_by != UnchangedBy::Nothing;
         has_times
             && self.entries.moved.may_have_any()
             && self.compares(entry)
+            && !self.entries.table().has_requests()
             && dest::status(slot).is_ok_and(|old| old.is_none())
     }
 

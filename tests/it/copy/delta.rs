@@ -391,6 +391,15 @@ fn a_file_that_was_moved_is_not_sent_again(case: &Case) {
     case.copy(&flags, "tree/0", "there/0").succeeds();
     case.copy(&flags[..1], "tree/", "there").succeeds();
     assert_same(&tree.0, case.dst.path("there"), Also::HardLinks);
+    // A source that is asked for listed names learns nothing of other files.
+    if case.way == Way::LocalPull {
+        fs::rename(tree.path("renamed"), tree.path("listed")).expect("rename it");
+        let list = case.src.file("list", b"listed/1\n");
+        let list = ["--files-from", list.to_str().expect("it is text")];
+        let done = case.copy(&[&["-a"], &flags[2..], &list].concat(), "tree/", "there");
+        let wire = done.succeeds().wire_bytes();
+        assert!(wire > 2 * MIB, "{wire} bytes on the wire");
+    }
 }
 
 /// As a log that is rotated: it is read a second time.
