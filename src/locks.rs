@@ -20,6 +20,7 @@ pub mod place {
     pub const FRAMES: u8 = 44;
     pub const ENTRIES: u8 = 50;
     pub const JOBS: u8 = 51;
+    pub const ANCHORED: u8 = 52;
     pub const CLAIMS: u8 = 60;
     pub const UNREAD: u8 = 61;
     pub const PARTIAL: u8 = 70;

@@ -15,6 +15,7 @@
 //! verified and its write has returned.
 
 pub mod acks;
+mod anchored;
 mod arrived;
 pub mod checks;
 mod compared;
@@ -55,6 +56,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use self::anchored::{AnchoredPieces, PieceTurn};
 use self::destination::Sessions;
 use self::entries::Entries;
 use self::files::Files;
@@ -67,10 +69,11 @@ use self::resume::Resume;
 use self::worker::Worker;
 use super::context::Context;
 use super::worker_time::{Activity, WorkerTime};
-use crate::chunk::ChunkKind;
+use crate::chunk::{ChunkKind, EncodedChunk};
 use crate::dest::Rules;
 use crate::seal::Opener;
 use crate::transport::frames::SealedChunk;
+use crate::wire::message::Message;
 
 /// The receiving end.
 pub struct Receiver {
@@ -82,6 +85,7 @@ pub struct Receiver {
     entries: Arc<Entries>,
     files: Arc<Files>,
     ranges: RangeWriter,
+    anchored: AnchoredPieces,
     packs: PackPlacer,
     resume: Resume,
     /// By connection number: ends a connection that delivered a frame not sealed with the session's
@@ -101,6 +105,7 @@ impl Receiver {
             worker_time: Arc::default(),
             opener,
             ranges: RangeWriter::new(files.clone()),
+            anchored: AnchoredPieces::default(),
             packs: PackPlacer::new(entries.clone()),
             resume: Resume::new(files.clone()),
             entries,
@@ -166,11 +171,32 @@ impl Receiver {
             }
             ChunkKind::Pack => self.packs.encoded_pack(encoded, worker),
             ChunkKind::Range | ChunkKind::Zeros => self.ranges.piece(encoded, worker),
-            ChunkKind::Digest | ChunkKind::Anchors => {
+            ChunkKind::Digest => {
                 worker.clock.turn_to(Activity::Disk);
                 self.ranges.compared(encoded);
             }
+            ChunkKind::Anchors => {
+                worker.clock.turn_to(Activity::Disk);
+                self.anchored(encoded);
+            }
             ChunkKind::Patch => self.ranges.patched(encoded, worker),
+        }
+    }
+
+    /// Looks for a piece by its anchors, unless another worker does that.
+    fn anchored(&self, encoded: EncodedChunk) {
+        let chunk = encoded.place.chunk;
+        let mut next = match self.anchored.add(encoded) {
+            PieceTurn::Now(encoded) => Some(encoded),
+            PieceTurn::Later => None,
+            PieceTurn::Never => return self.context.say(Message::Nack(vec![chunk])),
+        };
+        while let Some(encoded) = next {
+            if self.context.is_ending() {
+                return;
+            }
+            self.ranges.compared(encoded);
+            next = self.anchored.next(self.context.chunk_size);
         }
     }
 
