@@ -112,7 +112,8 @@
 //! If the receiver has nothing of a piece, or little, row 38 seals the digest once more with the
 //! [anchors](chunk::anchors) of the piece. By these the receiver finds content that has moved within
 //! the old version: `pipeline::receive::shifts` looks it up in an index of that version
-//! ([`BlockIndex`](dest::BlockIndex)). The next pieces are then found without anchors.
+//! ([`BlockIndex`](dest::BlockIndex)). The next pieces are then found without anchors. One worker
+//! at a time does this (`pipeline::receive::anchored`).
 //!
 //! A pipe (stdin, a command, a FIFO) is planned while it is read: [`pipeline::send::pipe`] reads it
 //! in order. The sender keeps each of its frames until the receiver acknowledges it. If the destination is a

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::cache::{CacheKey, CacheShare};
 use super::name_questions::NameQuestions;
 use super::plan::{
-    AnchoredCount, COMPARED_PIECE, ComparedRanges, FileReading, PackMember, Plan, PlannedContent,
+    COMPARED_PIECE, ComparedRanges, CopyComparisons, FileReading, PackMember, Plan, PlannedContent,
     RootDigest, SendFile, SendPipe,
 };
 use super::report::SendReport;
@@ -42,8 +42,7 @@ pub struct SendControl {
     scheduler: Arc<Scheduler>,
     /// Set if other hosts get the same data.
     share: Option<CacheShare>,
-    /// Chunks whose anchors were sent and that have no answer.
-    anchored: AnchoredCount,
+    comparisons: CopyComparisons,
     /// Set when a user at either end says that a followed file is complete.
     enough: Stop,
     /// The receiver reported that everything is in place.
@@ -59,7 +58,7 @@ impl SendControl {
         SendControl {
             context: report.context().clone(),
             scheduler: report.scheduler().clone(),
-            anchored: report.scheduler().anchored(),
+            comparisons: report.scheduler().comparisons(),
             share,
             enough,
             done: Notify::new(),
@@ -350,9 +349,9 @@ impl SendControl {
         let share = self.share.as_ref().filter(|_| !is_compared);
         let start = had.iter().next().filter(|first| first.start == 0);
         let start = start.map_or(0, |first| first.end);
-        let comparison = ComparedRanges::of(compare, piece, start);
+        let comparison = ComparedRanges::of(compare, piece, start, &self.comparisons);
         let comparison = match self.context.shifts {
-            true => comparison.with_anchors(&self.anchored),
+            true => comparison.with_anchors(),
             false => comparison,
         };
         let cut = Cut::skipping(size, chunk_size, grain, &had);

@@ -36,7 +36,7 @@ use removable::RemovableFiles;
 pub use removable::Removals;
 
 use super::plan::{
-    AnchoredCount, NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile,
+    CopyComparisons, NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile,
 };
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
@@ -342,9 +342,9 @@ impl Scheduler {
         count
     }
 
-    /// Counts the chunks whose anchors were sent and that have no answer.
-    pub fn anchored(&self) -> AnchoredCount {
-        self.state.lock().chunks.anchored().clone()
+    /// The comparisons of all files that are sent.
+    pub fn comparisons(&self) -> CopyComparisons {
+        self.state.lock().chunks.comparisons().clone()
     }
 
     /// Schedules a chunk again that no connection took.
@@ -385,6 +385,8 @@ impl Scheduler {
             each(&plan);
             // The worker that took the plan may still use it.
             if let Some(unshared) = Arc::get_mut(&mut plan) {
+                // That worker may have offered it since then.
+                unshared.anchors_answered();
                 // A spare plan must not keep a file open.
                 unshared.what = PlannedContent::Pack(self.nothing.clone());
                 spare = Some(plan);
@@ -492,7 +494,7 @@ impl SchedulerState {
     /// If nothing else is planned, gathers small files that are damaged at the receiver into a
     /// pack, as many as fit.
     fn gather_damaged(&mut self) {
-        while self.ready.len() == 0
+        while !self.ready.has_fresh()
             && let Some((entry, kept)) = self.asked.next_damaged()
         {
             let kept = kept.map(|found| (found, None));
@@ -526,7 +528,7 @@ impl SchedulerState {
         let room =
             self.chunks.has_room() && (!self.is_ordered() || self.chunks.is_in_window(self.window));
         let is_ready = self.chunks.has_again() || self.ready.has_parts() || self.files.may_reopen();
-        self.landed.is_some() && (is_ready || (room && self.has_planned()))
+        self.landed.is_some() && (is_ready || (room && self.can_begin()))
     }
 
     /// True if there is more to begin, also if there is no room for it.
@@ -534,8 +536,9 @@ impl SchedulerState {
         self.ready.has_any() || self.asked.has_damaged()
     }
 
-    fn has_planned(&self) -> bool {
-        self.ready.has_planned() || self.asked.has_damaged()
+    /// True if a chunk can begin now, if there is room for it.
+    fn can_begin(&self) -> bool {
+        self.ready.can_begin() || self.asked.has_damaged()
     }
 
     /// True if nothing is left to begin besides what begins now.

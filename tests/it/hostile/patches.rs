@@ -7,6 +7,7 @@ use fastcp::chunk::ChunkKind;
 use fastcp::chunk::anchors::{self, ANCHOR_LEN};
 use fastcp::chunk::patch::{PAGE, make, page_digests};
 use fastcp::digest::of_range;
+use fastcp::manifest::{Entry, EntryKind};
 use fastcp::wire::frame::FrameHeader;
 use fastcp::wire::message::{Ack, DifferingChunk, Message, NumberRanges, Want, WantKind};
 
@@ -338,5 +339,59 @@ fn a_refused_chunk_is_offered_with_its_anchors_once() {
             server.say(Message::Done(()));
         });
         done.succeeds();
+    });
+}
+
+/// The receiver does not answer to the anchors of one file.
+#[test]
+fn unanswered_anchors_of_a_file_stop_no_other_file() {
+    Case::run(Way::LocalPush, |case| {
+        let tree = case.src.dir("tree");
+        tree.file("a", noise(1, 40 * MIB));
+        tree.file("b", noise(2, 8 * MIB));
+        let flags = ["-r", "--streams", "2", "--compress", "none"];
+        let done = push(case, &flags, &tree.0, |mut server| {
+            server.listen();
+            server.hear_roots();
+            let frames = server.frames();
+            server.landed_as(vec![b"there".to_vec()]);
+            // The files in the order in which they are asked for.
+            let mut files: Vec<Entry> = Vec::new();
+            while files.len() < 2 {
+                match server.control.hear() {
+                    Some(Message::Entries(entries)) => {
+                        files.extend(entries.into_iter().filter(|it| it.kind == EntryKind::File));
+                    }
+                    Some(_) => {}
+                    None => panic!("files are announced"),
+                }
+            }
+            files.sort_by_key(|it| std::cmp::Reverse(it.size));
+            let want = |it: &Entry| Want {
+                entry: it.id,
+                kind: WantKind::Compare(vec![span(0, it.size)]),
+            };
+            server.say(Message::Want(files.iter().map(want).collect()));
+            // All that may be sent without an answer are of the first file.
+            let offered: Vec<_> = (0..32).map(|_| next(&frames)).collect();
+            assert!(offered.iter().all(|it| it.entry == files[0].id));
+            server.say(Message::Nack(
+                offered[..8].iter().map(|it| it.chunk).collect(),
+            ));
+            let (mut anchored, mut others) = (0, 0);
+            while anchored < 8 || others == 0 {
+                let frame = next(&frames);
+                match frame.kind {
+                    ChunkKind::Anchors => anchored += 1,
+                    // Some of the first file may begin before its anchors.
+                    _ => others += usize::from(frame.entry == files[1].id),
+                }
+            }
+            let pages = vec![0; 3];
+            let chunk = offered[0].chunk;
+            server.say(Message::Differs(DifferingChunk { chunk, pages }));
+            server.finish();
+        });
+        held_out(&done).exits(13);
     });
 }

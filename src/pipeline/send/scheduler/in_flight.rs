@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::manifest::EntryId;
-use crate::pipeline::send::plan::{AnchoredCount, NotOffered, Plan, PlannedContent};
+use crate::pipeline::send::plan::{CopyComparisons, NotOffered, Plan, PlannedContent};
 use crate::wire::message::DifferingChunk;
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
@@ -16,10 +16,6 @@ pub const UNACKED_MAX: usize = 2048;
 /// Digests without an answer, at first. Each one that the receiver has allows one more, so that a
 /// file that is new throughout is not read twice for long.
 const OFFERS_AT_FIRST: usize = 32;
-
-/// Digests with anchors without an answer. So not much is sent between the end of an insertion and the
-/// answer that the receiver has the rest.
-const ANCHORED_MAX: usize = 3;
 
 /// The same limit until the link is known.
 const UNACKED_AT_FIRST: usize = 128;
@@ -68,8 +64,7 @@ pub(super) struct ChunksInFlight {
     members: usize,
     /// Chunks of which only the digest was sent.
     offers: usize,
-    /// Chunks whose anchors were sent.
-    anchored: AnchoredCount,
+    comparisons: CopyComparisons,
     /// Grows with each digest that the receiver had, and is halved by each one that it refused.
     hits: usize,
     next_number: u64,
@@ -84,16 +79,16 @@ impl ChunksInFlight {
     /// True if another chunk may begin.
     pub(super) fn has_room(&self) -> bool {
         // A digest carries no data, so the link does not limit how many are on it.
+        let digests = self.offers + self.comparisons.anchored();
         self.offers < OFFERS_AT_FIRST + self.hits
-            && self.anchored.get() < ANCHORED_MAX
-            && self.chunks.len() - self.offers < self.max.unwrap_or(UNACKED_AT_FIRST)
+            && self.chunks.len().saturating_sub(digests) < self.max.unwrap_or(UNACKED_AT_FIRST)
             && self.chunks.len() < UNACKED_MAX
             && self.members < UNACKED_MEMBERS_MAX
     }
 
-    /// Counts the chunks whose anchors were sent and that have no answer.
-    pub(super) fn anchored(&self) -> &AnchoredCount {
-        &self.anchored
+    /// The comparisons of all files that are sent.
+    pub(super) fn comparisons(&self) -> &CopyComparisons {
+        &self.comparisons
     }
 
     /// True if a part of a pipe may be read, whatever the tuner has decided.

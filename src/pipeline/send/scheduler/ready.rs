@@ -20,6 +20,15 @@ enum ReadyChunk {
     Piece(Arc<SendFile>, FilePiece),
 }
 
+impl ReadyChunk {
+    fn can_begin(&self) -> bool {
+        match self {
+            ReadyChunk::File(file) => !file.comparison.awaits_answers(),
+            ReadyChunk::Pack(_) | ReadyChunk::Alone(_) | ReadyChunk::Piece(..) => true,
+        }
+    }
+}
+
 /// The next step of a worker.
 pub(super) enum NextStep {
     /// Begin a chunk with this content.
@@ -102,9 +111,19 @@ impl ReadyChunks {
         self.has_parts() || self.looking > 0 || self.has_planned()
     }
 
-    /// True if there is something to begin now, besides parts of pipes.
-    pub(super) fn has_planned(&self) -> bool {
+    /// True if something is planned, besides parts of pipes.
+    fn has_planned(&self) -> bool {
         !self.fresh.is_empty() || !self.gathered.is_empty()
+    }
+
+    /// True if some of it can begin now.
+    pub(super) fn can_begin(&self) -> bool {
+        self.has_fresh() || !self.gathered.is_empty()
+    }
+
+    /// True if a pack or file can begin now. Some files wait for answers, few at a time.
+    pub(super) fn has_fresh(&self) -> bool {
+        self.fresh.iter().any(ReadyChunk::can_begin)
     }
 
     pub(super) fn has_parts(&self) -> bool {
@@ -182,7 +201,9 @@ impl ReadyChunks {
 
     /// What begins next. None if nothing is planned.
     pub(super) fn next(&mut self, terms: &NextTerms) -> Option<NextStep> {
-        let fresh = self.fresh.pop_front().or_else(|| {
+        let first = self.fresh.iter().position(ReadyChunk::can_begin);
+        let fresh = first.and_then(|first| self.fresh.remove(first));
+        let fresh = fresh.or_else(|| {
             let members = self.gathered.take()?;
             Some(ReadyChunk::Pack(Arc::new(members)))
         });
