@@ -156,6 +156,7 @@
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
 //! mirror backup .. what is deleted, and where old versions go
+//! earlier ........ directories whose unchanged files are linked or copied
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! itemize ........ what changes at the destination, in rsync's form
@@ -271,6 +272,7 @@ pub mod dest;
 pub mod device;
 pub mod digest;
 pub mod dir;
+pub mod earlier;
 pub mod error;
 pub mod file_list;
 pub mod guide;

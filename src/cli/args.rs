@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
+use super::earlier_args::EarlierArgs;
 use super::forced_command::Permits;
 use super::keep_args::KeepArgs;
 use super::mirror_args::MirrorArgs;
@@ -195,6 +196,8 @@ pub(super) struct Args {
     pub keep: KeepArgs,
     #[command(flatten)]
     pub mirror: MirrorArgs,
+    #[command(flatten)]
+    pub earlier: EarlierArgs,
 
     #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
           value_parser = clap::value_parser!(u16).range(1..), help = "Port")]
@@ -377,6 +380,10 @@ impl Args {
             ("--max-delete", self.mirror.limits_deletion()),
             ("--digests", self.digests.is_some()),
             ("--remove-source-files", self.mirror.removes_sources()),
+            (
+                self.earlier.flag().unwrap_or_default(),
+                self.earlier.flag().is_some(),
+            ),
         ];
         if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {
             return Err(Error::usage(format!(

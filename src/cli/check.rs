@@ -6,6 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
 use crate::error::{Error, Result, reason_of};
+use crate::keep::UnchangedBy;
 use crate::report::Reporter;
 use crate::session::{EndKind, Operand, Request, Route, Rsh};
 use crate::ui::{Output, stdout};
@@ -72,6 +73,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ));
     }
     check_mirror(&args)?;
+    check_earlier(&args, &sources, &dest)?;
     if args.inplace && (args.keep.update || args.keep.size_only) {
         return Err(Error::usage(
             "--inplace cannot be combined with --update or --size-only: they would take the file of \
@@ -143,6 +145,55 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ignored,
         request,
     })
+}
+
+/// Refuses options that do not go with earlier copies.
+///
+/// # Errors
+/// Usage.
+fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()> {
+    let Some(flag) = args.earlier.flag() else {
+        return Ok(());
+    };
+    let is_path = |end: &Operand| end.what == EndKind::Path;
+    if !(is_path(dest) && sources.iter().all(is_path)) {
+        return Err(Error::usage(format!(
+            "{flag} uses files again, and a pipe or command has none"
+        )));
+    }
+    if args.keep.update().unchanged_by == UnchangedBy::Nothing {
+        return Err(Error::usage(format!(
+            "{flag} uses files of the same size and time again: add -a or -t, and leave out -I"
+        )));
+    }
+    let others = [
+        (
+            "--inplace",
+            args.inplace,
+            "it would write into files that earlier copies share",
+        ),
+        (
+            "--no-clobber",
+            args.no_clobber,
+            "it compares contents, which are not sent",
+        ),
+        (
+            "--digests",
+            args.digests.is_some(),
+            "the content of files that are not sent is not read",
+        ),
+        (
+            "--remove-source-files",
+            args.mirror.removes_sources(),
+            "only a copy that was sent replaces its source",
+        ),
+    ];
+    match others.iter().find(|(_, is_given, _)| *is_given) {
+        Some((other, _, why)) => Err(Error::usage(format!(
+            "{flag} and {other} cannot be combined: {why}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Checks the options that keep old versions, or remove files at the source.
@@ -460,7 +511,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 152, "{help}");
+        assert!(help.lines().count() <= 154, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

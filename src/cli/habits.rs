@@ -16,7 +16,7 @@ const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zst
 const NEWER: &str = "times are compared to the nanosecond where both file systems keep it";
 const LINKS: &str = "symbolic links stay links; -L follows them";
 const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
-const BACKUPS: &str = "fastcp compares with the destination only; --backup keeps old versions";
+const BACKUPS: &str = "--link-dest DIR uses unchanged files of an earlier copy again";
 
 /// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
@@ -93,7 +93,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--sparse"], "fastcp keeps holes anyway"),
     (&["--links", "--no-dereference", "--safe-links"], LINKS),
     (&["--dereference", "--copy-links"], "write -L"),
-    (&["--link-dest", "--compare-dest"], BACKUPS),
+    (&["--compare-dest"], BACKUPS),
     (
         &["-f"],
         "--filter RULE takes rsync's rules, --force replaces files in use",
@@ -251,7 +251,7 @@ mod tests {
             ("--key x a h:", "-i FILE"),
             ("--links a h:", "symbolic links stay"),
             ("--dereference a h:", "write -L"),
-            ("--link-dest=x a h:", "--backup keeps"),
+            ("--compare-dest=x a h:", "--link-dest DIR"),
             ("-f a h:", "--filter RULE"),
             ("--target-directory=x a", "the last operand"),
             ("--parents a h:", "--relative keeps"),

@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod choice;
+mod earlier_args;
 mod ends;
 mod exit;
 mod fan_out;

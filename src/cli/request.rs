@@ -47,6 +47,7 @@ pub(super) fn request(
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let backup = args.mirror.backup(&dest)?;
+    let earlier = args.earlier.earlier()?;
     let mirror = args.mirror.mirror(
         &sources,
         &dest,
@@ -95,6 +96,7 @@ pub(super) fn request(
             changes,
             mirror,
             backup,
+            earlier,
             selector: Arc::default(),
         },
         ssh,

@@ -67,10 +67,13 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
     match make(slot.name.as_os_str()) {
         Ok(()) => {}
         Err(Errno::EXIST) => {
+            let old = slot.stat()?;
+            // A change of its metadata would change an earlier copy too.
+            let is_shared = old.is_some_and(|old| rules.earlier.is_some() && old.st_nlink > 1);
             let same = !rules.blind
+                && !is_shared
                 && readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
                     .is_ok_and(|old| old.as_bytes() == text);
-            let old = slot.stat()?;
             match &old {
                 // A link of an earlier run may not be durable yet.
                 _ if same && rules.no_clobber => {
@@ -232,7 +235,7 @@ fn replaced(slot: &EntrySlot) -> Error {
 }
 
 /// Makes a link under a temporary name and renames it to `slot`.
-fn replace(
+pub(super) fn replace(
     slot: &EntrySlot,
     dir: &Arc<OwnedFd>,
     make: impl Fn(&OsStr) -> rustix::io::Result<()>,
@@ -262,7 +265,7 @@ fn keep(first: &EntrySlot, slot: &EntrySlot, rules: &Rules) -> Result<Placement>
 }
 
 /// True if hard links are not supported here or between these two, or if this file has too many.
-fn has_no_links(cause: &io::Error) -> bool {
+pub(super) fn has_no_links(cause: &io::Error) -> bool {
     let errno = Errno::from_io_error(cause);
     [
         Errno::PERM,

@@ -24,6 +24,30 @@ pub fn entries_in(
     names: &mut OwnerNames,
     mut each: impl FnMut(Entry),
 ) -> std::io::Result<()> {
+    each_entry(dir, rules, names, false, &mut each)
+}
+
+/// The same for a directory of an earlier copy, whose files have several names.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub fn entries_to_link(
+    dir: &Arc<Dir>,
+    rules: &Rules,
+    names: &mut OwnerNames,
+    mut each: impl FnMut(Entry),
+) -> std::io::Result<()> {
+    each_entry(dir, rules, names, true, &mut each)
+}
+
+/// `has_linked`: also files with several names.
+fn each_entry(
+    dir: &Arc<Dir>,
+    rules: &Rules,
+    names: &mut OwnerNames,
+    has_linked: bool,
+    each: &mut dyn FnMut(Entry),
+) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let mut reader = Reader::new(dir.open(".".as_ref(), flags, Mode::empty())?)?;
     while let Some(found) = reader.read() {
@@ -36,7 +60,7 @@ pub fn entries_in(
         let Ok(name) = Name::try_from(name.to_vec()) else {
             continue;
         };
-        if let Some(entry) = entry(dir, name, rules, names) {
+        if let Some(entry) = entry(dir, name, rules, names, has_linked) {
             each(entry);
         }
     }
@@ -55,11 +79,17 @@ pub fn read_content(dir: &Arc<Dir>, entry: &mut Entry) {
     }
 }
 
-fn entry(dir: &Arc<Dir>, name: Name, rules: &Rules, names: &mut OwnerNames) -> Option<Entry> {
+fn entry(
+    dir: &Arc<Dir>,
+    name: Name,
+    rules: &Rules,
+    names: &mut OwnerNames,
+    has_linked: bool,
+) -> Option<Entry> {
     let keep = &rules.keep;
     let stat = dir.stat(name.as_os_str()).ok()?;
     let kind = match file_type(&stat) {
-        FileType::RegularFile if stat.st_nlink > 1 => return None,
+        FileType::RegularFile if stat.st_nlink > 1 && !has_linked => return None,
         FileType::RegularFile => EntryKind::File,
         FileType::Symlink => {
             let handle = dir.handle().ok()?;

@@ -28,6 +28,8 @@ mod device;
 mod device_journal;
 mod directory;
 mod discard;
+mod earlier;
+mod earlier_copies;
 mod equal_names;
 mod existing;
 mod hints;
@@ -50,6 +52,7 @@ mod readback;
 mod remove;
 mod reorder;
 mod resolve;
+mod reuse;
 mod room;
 mod root;
 mod secret;
@@ -76,6 +79,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::dir::{Dir, RESERVED, is_reserved};
+use crate::earlier::Reuse;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, Update, is_acl};
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -87,11 +91,13 @@ pub use self::changed::{changes, changes_of_directory, status, status_of};
 pub use self::commit::check_place;
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
+pub use self::earlier::{EarlierDirs, EarlierPlace};
+pub use self::earlier_copies::earlier_copies;
 pub use self::equal_names::{Spelling, Spellings, spelling};
 pub use self::existing::{ExistingEntry, digest_of, existing, is_kept, same_content, stays};
 pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
-pub use self::listed::{entries_in, read_content};
+pub use self::listed::{entries_in, entries_to_link, read_content};
 pub use self::moved::FilesByTime;
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
@@ -110,6 +116,7 @@ pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
 pub use resolve::{Spec, resolve};
+pub use reuse::EarlierEntry;
 pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, stored_user_key, user_key};
 pub use slot::EntrySlot;
@@ -161,6 +168,9 @@ pub struct Rules {
     pub check: bool,
     /// `--backup`: what is replaced or deleted is kept there.
     pub backup: Option<Arc<Backups>>,
+    /// How unchanged files of earlier copies are used, if there are any. Then nothing is changed in
+    /// place that has another name.
+    pub earlier: Option<Reuse>,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,
@@ -203,6 +213,12 @@ impl Rules {
                 ..NotKept::default()
             });
         }
+    }
+
+    /// True if a change of the existing file would change names that are not further names of `entry`:
+    /// those of separate files of the source, or of earlier copies.
+    fn is_shared(&self, entry: &Entry, existing: &Stat) -> bool {
+        (entry.links <= 1 || self.earlier.is_some()) && existing.st_nlink > 1
     }
 
     /// False for an attribute that could give a program more rights, if the key is confined.

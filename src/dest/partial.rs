@@ -32,7 +32,7 @@ use super::readback::Readback;
 use super::room::is_removed_first;
 use super::shared_inodes::{InodeUse, use_in_place};
 use super::temporary::Temporary;
-use super::{EntrySlot, ExistingEntry, Rules, commit, identity, space};
+use super::{EarlierEntry, EntrySlot, ExistingEntry, Rules, commit, identity, space};
 use crate::cache::{self, Behind};
 use crate::chunk::VerifiedChunk;
 use crate::error::{Error, Kind, Result, Side};
@@ -140,6 +140,25 @@ impl Partial {
         }))
     }
 
+    /// A file that is made only if it differs from that of an earlier copy, to which it is linked
+    /// otherwise. None if that cannot be read.
+    ///
+    /// # Errors
+    /// As [`create`](Partial::create).
+    pub fn equal_to_earlier(
+        slot: &EntrySlot,
+        entry: &Arc<Entry>,
+        rules: &Rules,
+        earlier: EarlierEntry,
+    ) -> Result<Option<(Partial, Basis)>> {
+        replaceable(slot, entry, rules)?;
+        let opened = EqualSoFar::of_earlier(slot, entry.size, earlier);
+        Ok(opened.map(|(equal, basis)| {
+            let target = PartialTarget::Equal(Box::new(equal));
+            (Partial::new(target, entry.clone(), rules, false), basis)
+        }))
+    }
+
     /// Resumes the file `inode` that an earlier run made with `size` bytes; `inplace` says whether
     /// that run wrote in place. None if the file is not in this slot, if this copy differs in
     /// `--inplace`, or if another user may have written the file.
@@ -237,7 +256,11 @@ impl Partial {
     fn make(&self, old: &File, stat: &Stat) -> Result<Made> {
         let slot = self.slot();
         let temporary = Box::new(Temporary::create(slot)?);
-        rehearse(&temporary, Some(stat), &self.rules)?;
+        let is_replaced = match &self.target {
+            PartialTarget::Equal(equal) => equal.is_replaced(),
+            _ => true,
+        };
+        rehearse(&temporary, Some(stat).filter(|_| is_replaced), &self.rules)?;
         let size = self.entry.size;
         let fitted = temporary.file.set_len(size);
         fitted.map_err(|cause| self.cannot_fit(cause))?;
@@ -343,13 +366,13 @@ impl Partial {
         Ok(basis.filter(|basis| !basis.is_empty()))
     }
 
-    /// Another file that probably has all of the content, because the source has renamed or moved it.
-    /// Used as the old version, and cloned into the file if that `is_new`.
+    /// Another file, of `len` bytes, that probably has much of the content. Used as the old version,
+    /// and cloned into the file if that `is_new`.
     ///
     /// # Errors
     /// As [`basis`](Partial::basis).
-    pub fn moved_basis(&mut self, file: File, is_new: bool) -> Result<Basis> {
-        let other = Basis::other(file, self.entry.size, self.rules.drop_cache);
+    pub fn other_basis(&mut self, file: File, len: u64, is_new: bool) -> Result<Basis> {
+        let other = Basis::other(file, len, self.rules.drop_cache);
         let basis = match is_new {
             true => self.clone_basis(other)?,
             false => other,
@@ -615,8 +638,7 @@ impl Partial {
         let PartialTarget::Equal(equal) = &self.target else {
             return Ok(());
         };
-        let stays = equal.made().is_none() && equal.has_name()?;
-        if stays && equal.may_stay(&self.entry, &self.rules)? {
+        if equal.made().is_none() && equal.settles(&self.entry, &self.rules)? {
             return Ok(());
         }
         self.made(equal)?;

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, mkdirat};
 
 use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_unwritable};
 use super::directory::CANNOT_CREATE;
+use super::earlier::EarlierPlace;
 use super::mkpath;
 use super::placement::{ExistingPlace, Resolved};
 use super::root::{Landing, RootTarget, Source};
@@ -179,6 +180,7 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
             landing,
             listed: resolved.listed,
             existed: resolved.existing.is_some(),
+            earlier: EarlierPlace::default(),
         });
     }
     Ok(targets)

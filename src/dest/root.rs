@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::earlier::{EarlierDirs, EarlierPlace};
 use super::sink_spec::SinkSpec;
 use super::slot::EntrySlot;
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::Root;
+use crate::manifest::{Name, Root};
 use crate::units::printable;
 
 /// A source root and how the user named it.
@@ -30,6 +31,8 @@ pub struct RootTarget {
     pub listed: Vec<u8>,
     /// An entry exists there already, to be replaced or filled.
     pub existed: bool,
+    /// The same place in earlier copies.
+    pub earlier: EarlierPlace,
 }
 
 #[derive(Clone)]
@@ -51,6 +54,17 @@ impl Source<'_> {
             [] => printable(self.root.name.as_bytes()),
             typed => printable(typed),
         }
+    }
+}
+
+impl RootTarget {
+    /// Notes the directories of earlier copies that are like the destination directory.
+    pub fn set_earlier(&mut self, dirs: &EarlierDirs) {
+        self.earlier = match Name::try_from(self.listed.clone()) {
+            Ok(name) => dirs.place(name),
+            Err(_) if self.listed.is_empty() => dirs.place_of_all(),
+            Err(_) => EarlierPlace::default(),
+        };
     }
 }
 
@@ -95,6 +109,7 @@ impl SinkSpec {
                 // b3sum uses the same name.
                 listed: b"-".to_vec(),
                 existed: true,
+                earlier: EarlierPlace::default(),
             }),
             _ => {
                 let message = "takes one file or pipe, not a directory \

@@ -101,6 +101,7 @@ mod tests {
             landing: Landing::Name(slot),
             listed: Vec::new(),
             existed,
+            earlier: Default::default(),
         }
     }
 

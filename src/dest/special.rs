@@ -58,8 +58,12 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         return not_made();
     }
     let wanted = special.file_type();
+    // A change of its metadata would change an earlier copy too.
+    let is_shared = |stat: &Stat| rules.earlier.is_some() && stat.st_nlink > 1;
     let is_it = |stat: &Stat| {
-        file_type(stat) == wanted && (!special.is_device() || stat.st_rdev == entry.rdev)
+        !is_shared(stat)
+            && file_type(stat) == wanted
+            && (!special.is_device() || stat.st_rdev == entry.rdev)
     };
     let old = slot.stat()?;
     match &old {

@@ -44,6 +44,7 @@ pub(super) fn rules() -> Rules {
         dry_run: false,
         check: false,
         backup: None,
+        earlier: None,
         umask: 0o022,
     }
 }

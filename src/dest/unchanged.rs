@@ -103,7 +103,7 @@ pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standi
     }
     // A correction would change all names of the file, which the source has as separate files, or
     // which are older snapshots.
-    let is_shared = entry.links <= 1 && old.st_nlink > 1 && !rules.check;
+    let is_shared = rules.is_shared(entry, &old) && !rules.check;
     if is_shared && !rules.untouched && !rules.no_clobber && differs(slot, entry, &old, rules)? {
         return Ok(Standing::Copied);
     }

@@ -42,6 +42,7 @@ pub mod report;
 mod requested;
 mod restored;
 pub mod resume;
+mod reused;
 mod root_table;
 mod roots;
 mod shifts;

@@ -339,6 +339,11 @@ pub fn rules(request: &Request) -> Rules {
         dry_run: request.options.dry_run,
         check: request.options.check,
         backup: request.options.backup.clone().map(Backups::new),
+        earlier: request
+            .options
+            .earlier
+            .as_ref()
+            .map(|earlier| earlier.reuse),
         umask: process_umask(),
     }
 }

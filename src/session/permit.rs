@@ -85,6 +85,13 @@ impl Permit {
                  (--write-only), and they show what exists",
             );
         }
+        let keeps = self.no_overwrite || self.access == PermittedAccess::Write;
+        if open.options.earlier.is_some() && keeps {
+            return refused(
+                "this key does not allow --link-dest and --copy-dest (--write-only or \
+                 --no-overwrite)",
+            );
+        }
         let is_limited =
             self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
         // A check deletes nothing, and what it finds the client could also list.

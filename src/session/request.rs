@@ -264,9 +264,11 @@ impl Request {
             changes,
             mirror,
             backup,
+            earlier,
             ..
         } = &self.options;
         let deletes = mirror.deletes || mirror.removes_sources || backup.is_some();
+        let deletes = deletes || earlier.is_some();
         *keep != usual || update.asks() || !changes.is_empty() || deletes
     }
 
@@ -278,6 +280,7 @@ impl Request {
             changes: (*self.options.changes).clone(),
             mirror: self.options.mirror,
             backup: self.options.backup.clone(),
+            earlier: self.options.earlier.clone(),
         };
         self.archives().then_some(Message::Archive(archive))
     }

@@ -18,8 +18,9 @@ const COLUMNS: &str = "pack-columns";
 const SELECTS: &str = "selection-sides";
 
 /// The feature of an end that keeps what the client says besides content, compares existing files,
-/// deletes what the source does not have, makes backups, and removes copied files at the source.
-const ARCHIVES: &str = "archive-mirrors";
+/// deletes what the source does not have, makes backups, removes copied files at the source, and uses
+/// earlier copies.
+const ARCHIVES: &str = "archive-earlier";
 
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";

@@ -30,6 +30,7 @@ mod copy {
     mod delta;
     mod devices;
     mod dry_run;
+    mod earlier;
     mod kept;
     mod landing;
     mod live;

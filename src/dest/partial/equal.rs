@@ -5,6 +5,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -16,8 +18,9 @@ use rustix::process::geteuid;
 use super::super::basis::Basis;
 use super::super::temporary::Temporary;
 use super::super::unchanged::{self, UnchangedFile};
-use super::super::{EntrySlot, Rules, commit, existing, make_durable};
+use super::super::{EarlierEntry, EntrySlot, Rules, commit, existing, make_durable};
 use crate::chunk::ranges::RangeSet;
+use crate::earlier::Reuse;
 use crate::error::Result;
 use crate::keep::UnchangedBy;
 use crate::manifest::{Entry, Timestamp};
@@ -33,6 +36,10 @@ pub(super) struct EqualSoFar {
     made: OnceLock<Made>,
     /// Ranges that equal the existing file and were not copied into the new one.
     equal: Mutex<RangeSet>,
+    /// Set if the existing file is that of an earlier copy.
+    earlier: Option<EarlierEntry>,
+    /// The new name is a link to it.
+    is_linked: AtomicBool,
 }
 
 /// The file for the new version.
@@ -64,8 +71,61 @@ impl EqualSoFar {
             stat,
             made: OnceLock::new(),
             equal: Mutex::default(),
+            earlier: None,
+            is_linked: AtomicBool::new(false),
         };
         Ok(Some((equal, basis)))
+    }
+
+    /// The same with the file of an earlier copy, which has the entry's size.
+    pub(super) fn of_earlier(
+        slot: &EntrySlot,
+        size: u64,
+        earlier: EarlierEntry,
+    ) -> Option<(EqualSoFar, Basis)> {
+        let old = earlier.open()?;
+        let basis = Basis::equal(old.try_clone().ok()?, size, false);
+        let equal = EqualSoFar {
+            slot: slot.clone(),
+            stat: earlier.status(),
+            old,
+            made: OnceLock::new(),
+            equal: Mutex::default(),
+            earlier: Some(earlier),
+            is_linked: AtomicBool::new(false),
+        };
+        Some((equal, basis))
+    }
+
+    /// Links the new name to the file of an earlier copy, which has all of the new content. False if
+    /// that is not possible, so that it has to be copied.
+    ///
+    /// # Errors
+    /// Of the file system, at the new name.
+    fn link(&self, earlier: &EarlierEntry, entry: &Entry, rules: &Rules) -> Result<bool> {
+        self.check_old()?;
+        if rules.earlier != Some(Reuse::Link) || !earlier.is_equal_to(entry, rules) {
+            return Ok(false);
+        }
+        let is_linked = earlier.link_to(&self.slot, rules)?.is_some();
+        self.is_linked.store(is_linked, Relaxed);
+        Ok(is_linked)
+    }
+
+    /// True if the existing file is, or becomes, the new one.
+    ///
+    /// # Errors
+    /// If it cannot be looked at or linked.
+    pub(super) fn settles(&self, entry: &Entry, rules: &Rules) -> Result<bool> {
+        match &self.earlier {
+            Some(earlier) => self.link(earlier, entry, rules),
+            None => Ok(self.has_name()? && self.may_stay(entry, rules)?),
+        }
+    }
+
+    /// True if the existing file is that which the new one replaces.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.earlier.is_none()
     }
 
     /// Device and inode of the existing file.
@@ -174,7 +234,7 @@ impl EqualSoFar {
     }
 
     /// True if the existing file still has its name.
-    pub(super) fn has_name(&self) -> Result<bool> {
+    fn has_name(&self) -> Result<bool> {
         let now = self.slot.stat()?;
         Ok(now.is_some_and(|now| (now.st_dev, now.st_ino) == self.inode()))
     }
@@ -191,7 +251,7 @@ impl EqualSoFar {
         if set_id || capable() {
             return Ok(false);
         }
-        let is_shared = entry.links <= 1 && stat.st_nlink > 1;
+        let is_shared = rules.is_shared(entry, stat);
         let user = geteuid();
         let may_correct = !is_shared && (user.is_root() || user.as_raw() == stat.st_uid);
         let changes = || -> Result<bool> {
@@ -204,6 +264,9 @@ impl EqualSoFar {
     /// status.
     fn stay(&self, entry: &Entry, rules: &Rules) -> Result<Stat> {
         let slot = &self.slot;
+        if self.is_linked.load(Relaxed) {
+            return fstat(&self.old).map_err(|cause| slot.no_status(cause));
+        }
         self.check_old()?;
         unchanged::correct(slot, entry, &UnchangedFile::of(self.stat), rules)?;
         if is_touched(rules) {

@@ -38,6 +38,7 @@ pub struct Entries {
     owners: Owners,
     /// Number of entries that are not copied because of what is at the destination.
     stayed: AtomicU64,
+    pub(super) reused: ReusedCounters,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
@@ -79,6 +80,15 @@ impl RemovalSteps {
     }
 }
 
+/// How many entries were used again.
+#[derive(Default)]
+pub(super) struct ReusedCounters {
+    /// As links.
+    pub linked: AtomicU64,
+    /// As copies, although a link would do: the file system allows no more.
+    pub copied: AtomicU64,
+}
+
 impl Entries {
     pub fn new(report: Report, rules: Rules, sessions: Sessions) -> Entries {
         let mirror = Mirroring::new(rules.clone(), sessions.tell.clone());
@@ -88,6 +98,7 @@ impl Entries {
             sessions,
             owners: Owners::default(),
             stayed: AtomicU64::new(0),
+            reused: ReusedCounters::default(),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
             sum_key: OnceLock::new(),
@@ -226,11 +237,11 @@ impl Entries {
         }
     }
 
-    /// Accounts for an unchanged file, whose metadata is correct.
-    pub fn found_unchanged(&self, file: IncomingFile, unchanged: &UnchangedFile) {
+    /// Accounts for an unchanged file, which exists with correct metadata.
+    pub fn found_unchanged(&self, file: IncomingFile, existing: &ExistingEntry) {
         let IncomingFile { entry, slot, .. } = file;
         self.context().progress.add_unchanged(entry.size);
-        self.remember_linked(&entry, &slot, Some(&unchanged.existing()));
+        self.remember_linked(&entry, &slot, Some(existing));
         // What `--no-clobber` leaves alone stays at both ends.
         if !self.rules.no_clobber {
             self.found_durable(&entry, &slot);

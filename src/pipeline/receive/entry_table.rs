@@ -11,7 +11,7 @@ use super::open_file::OpenFile;
 use super::requested::{RequestedFiles, RequestedNames};
 use super::root_table::RootTable;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, EntrySlot, Landing, SinkSpec, Spelling};
+use crate::dest::{Directory, EarlierDirs, EarlierPlace, EntrySlot, Landing, SinkSpec, Spelling};
 use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name};
@@ -37,6 +37,8 @@ pub struct OpenDirectory {
     /// The hash of its path below the roots.
     path: Hash,
     pub(super) place: PlaceInCopy,
+    /// The same directory in earlier copies.
+    earlier: EarlierDirs,
     /// The names of its entries at the source, if the sender has sent them.
     pub(super) source_names: Option<DirectoryNames>,
     names: Names,
@@ -260,6 +262,35 @@ impl EntryTable {
         )
     }
 
+    /// The place of an entry in earlier copies.
+    pub fn earlier(&self, entry: &Entry) -> EarlierPlace {
+        if entry.parent == NO_PARENT {
+            return self.roots.earlier(entry.id);
+        }
+        let above = self.directories.get(&entry.parent);
+        above.map_or_else(EarlierPlace::default, |above| {
+            above.earlier.place(entry.name.clone())
+        })
+    }
+
+    /// Notes the same directory in earlier copies.
+    pub fn set_earlier(&mut self, id: EntryId, earlier: EarlierDirs) {
+        if let Some(directory) = self.directories.get_mut(&id) {
+            directory.earlier = earlier;
+        }
+    }
+
+    /// A directory that the copy made, and the same directory in an earlier copy. None if it is
+    /// another one.
+    pub fn linkable(&self, id: EntryId) -> Option<(Arc<crate::dir::Dir>, Arc<crate::dir::Dir>)> {
+        let open = self.directories.get(&id)?;
+        let new = open
+            .directory
+            .as_ref()
+            .filter(|it| it.with_content().is_none())?;
+        Some((new.dir().clone(), open.earlier.first()?.clone()))
+    }
+
     /// Adds a directory that was made, or could not be made. In both cases it is accounted for.
     pub fn add_directory(
         &mut self,
@@ -306,6 +337,7 @@ impl EntryTable {
             lack,
             place,
             source_names: None,
+            earlier: EarlierDirs::default(),
             path: path.unwrap_or_default(),
             listed,
             names: Names::default(),

@@ -19,7 +19,7 @@ use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
 use super::sums::OwnSums;
-use crate::dest::{self, Directory, EntrySlot, Placement, SinkSpec, Standing};
+use crate::dest::{self, Directory, EarlierEntry, EntrySlot, Placement, SinkSpec, Standing};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
@@ -202,7 +202,9 @@ impl EntryWriter<'_> {
             let kind = match &small {
                 Asked::Missing => WantKind::Fresh,
                 Asked::InPlace(..) | Asked::Failed(_) | Asked::Lost(_) => WantKind::Skip,
-                Asked::Unchanged(..) => WantKind::Unchanged,
+                Asked::Unchanged(..) | Asked::Reused(..) | Asked::WouldReuse(..) => {
+                    WantKind::Unchanged
+                }
                 Asked::Stays(_) => WantKind::Stays,
                 Asked::WouldSend(_) => WantKind::WouldSend,
                 Asked::Unread(placed) => {
@@ -221,7 +223,15 @@ impl EntryWriter<'_> {
                 Asked::Missing => {}
                 Asked::Unchanged(file) => {
                     let (file, unchanged) = *file;
-                    self.entries().found_unchanged(file, &unchanged);
+                    self.entries().found_unchanged(file, &unchanged.existing());
+                }
+                Asked::Reused(file) => {
+                    let (file, existing) = *file;
+                    self.entries().found_reused(file, &existing);
+                }
+                Asked::WouldReuse(parent, size) => {
+                    self.context().progress.add_unchanged(size);
+                    self.entries().would_be_placed(id, parent);
                 }
                 Asked::Stays(parent) => self.entries().stays(id, parent),
                 Asked::WouldSend(parent) => self.entries().would_be_placed(id, parent),
@@ -249,8 +259,27 @@ impl EntryWriter<'_> {
             Ok(Standing::Stays) => Asked::Stays(file.entry.parent),
             Ok(Standing::Copied) if self.is_dry() => self.would_send_small(&file),
             Err(error) if self.is_dry() => Asked::Failed(Box::new((file.entry.parent, error))),
+            Ok(Standing::Copied) => self.reuse_small(file),
             // If the place cannot be looked at, the file fails when it is written.
-            Ok(Standing::Copied) | Err(_) => self.receiver.resume.resume_small(file),
+            Err(_) => self.receiver.resume.resume_small(file),
+        }
+    }
+
+    /// Links or copies a small file from an earlier copy, if one has it.
+    fn reuse_small(&self, file: IncomingFile) -> Asked {
+        let entries = self.entries();
+        let Some(found) = entries.find_earlier(&file.entry) else {
+            return self.receiver.resume.resume_small(file);
+        };
+        let linked = entries.link_earlier(&file.slot, &file.entry, &found);
+        let reused = match linked {
+            Ok(None) => entries.copy_earlier(&file, &found),
+            linked => linked,
+        };
+        match reused {
+            Ok(Some(existing)) => Asked::Reused(Box::new((file, existing))),
+            Ok(None) => self.receiver.resume.resume_small(file),
+            Err(error) => Asked::Failed(Box::new((file.entry.parent, error))),
         }
     }
 
@@ -336,9 +365,24 @@ impl EntryWriter<'_> {
                         return None;
                     }
                 }
-                if self.is_dry() {
-                    self.would_place(&entry, &slot, listed.as_ref());
-                    return None;
+                let earlier = self.entries().find_earlier(&entry);
+                match &earlier {
+                    Some(_) if self.is_dry() => {
+                        self.entries().would_be_placed(entry.id, entry.parent);
+                        return None;
+                    }
+                    None if self.is_dry() => {
+                        self.would_place(&entry, &slot, listed.as_ref());
+                        return None;
+                    }
+                    Some(found) => match self.entries().link_earlier(&slot, &entry, found) {
+                        Ok(None) => {}
+                        linked => {
+                            self.link_placed(&entry, linked.map(|_| None));
+                            return None;
+                        }
+                    },
+                    None => {}
                 }
                 self.link(&entry, &slot, listed.as_ref());
             }
@@ -476,10 +520,17 @@ impl EntryWriter<'_> {
                 // Sent first, because the acknowledgement refers to this answer.
                 self.context()
                     .say(Message::Want(vec![Want { entry: id, kind }]));
-                self.entries().found_unchanged(file, &unchanged);
+                self.entries().found_unchanged(file, &unchanged.existing());
                 return None;
             }
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
+        }
+        let earlier = self.entries().find_earlier(&file.entry);
+        if earlier.is_some() && self.is_dry() {
+            return self.would_reuse(&file.entry, file.listed.as_ref());
+        }
+        if let Some(found) = earlier {
+            return self.reuse_big(file, &found);
         }
         if self.is_dry() {
             return match self.files().checks(&file.entry) {
@@ -510,6 +561,32 @@ impl EntryWriter<'_> {
             Err(error) => Err(error),
         };
         Some(self.or_skip(opened, id, parent))
+    }
+
+    /// Links a big file to that of an earlier copy, or has a worker copy it from there.
+    fn reuse_big(&self, file: IncomingFile, found: &EarlierEntry) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        match self.entries().link_earlier(&file.slot, &file.entry, found) {
+            Ok(Some(existing)) => {
+                self.receiver.resume.drop_begun(&file);
+                let kind = WantKind::Unchanged;
+                // Sent first, because the acknowledgement refers to this answer.
+                self.context()
+                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.entries().found_reused(file, &existing);
+                None
+            }
+            Ok(None) => {
+                if let Err(error) = self.itemize_file(&file) {
+                    return Some(self.or_skip(Err(error), id, parent));
+                }
+                self.entries().table().set_resuming(id);
+                // Fails only when the copy is ending.
+                self.files().jobs.add(Job::Resume(Box::new(file)));
+                None
+            }
+            Err(error) => Some(self.or_skip(Err(error), id, parent)),
+        }
     }
 
     /// Finds out what changes when this file is in place.
@@ -712,9 +789,10 @@ impl EntryWriter<'_> {
             Ok(mut directory) => {
                 self.remember(&mut directory, path);
                 self.entries().report.acks.entry(id);
-                self.entries()
-                    .table()
-                    .add_directory(entry, Some(directory), listed);
+                let earlier = self.entries().earlier_directories(&entry);
+                let mut table = self.entries().table();
+                table.add_directory(entry, Some(directory), listed);
+                table.set_earlier(id, earlier);
             }
             Err(error) => {
                 let report = &self.entries().report;

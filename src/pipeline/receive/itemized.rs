@@ -122,6 +122,13 @@ impl Entries {
         }
     }
 
+    /// Reports a change of a file whose first name is noted later.
+    pub(super) fn say_change(&self, item: Option<ItemizedEntry>) {
+        if let Some(item) = item {
+            self.report.itemizer.add(self.context(), item);
+        }
+    }
+
     /// Keeps a change until the file is in place.
     pub(super) fn itemize_later(&self, item: Option<ItemizedEntry>, entry: &Entry) {
         let itemizer = &self.report.itemizer;

@@ -1,6 +1,7 @@
 //! The opening of a copy's files at the receiver: as a partial file, only for a comparison, or as a
 //! pipe; and once more, if the source is read a second time.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile
 use super::restored::{Restored, span};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::claims::Claims;
-use crate::dest::{self, Basis, EntrySlot, OrderedSink, Partial, SinkSpec};
+use crate::dest::{self, Basis, EarlierEntry, EntrySlot, OrderedSink, Partial, SinkSpec};
 use crate::digest::Digest;
 use crate::digest::pipe::PipeTree;
 use crate::error::{Error, Kind, Result, Side};
@@ -65,12 +66,32 @@ impl Files {
         {
             return Ok((partial, Some(basis)));
         }
+        if rules.update.unchanged_by == UnchangedBy::Content
+            && let Some(earlier) = self.earlier_of_size(entry)
+            && let Some((partial, basis)) = Partial::equal_to_earlier(slot, entry, rules, earlier)?
+        {
+            return Ok((partial, Some(basis)));
+        }
         let mut partial = Partial::create(slot, entry.clone(), rules)?;
         let basis = match self.basis(&mut partial, true)? {
-            None => self.moved_basis(slot, &mut partial, true)?,
+            None => self.basis_elsewhere(slot, &mut partial, true)?,
             basis => basis,
         };
         Ok((partial, basis))
+    }
+
+    /// The file of an earlier copy that a new version is compared with, and its length in bytes.
+    fn earlier_file(&self, entry: &Entry) -> Option<(File, u64)> {
+        let is_compared = self.entries.rules.earlier.is_some() && self.compares(entry);
+        let place = is_compared.then(|| self.entries.table().earlier(entry))?;
+        place.file()
+    }
+
+    /// The same, if it may have the content of the new version (`--checksum`).
+    fn earlier_of_size(&self, entry: &Entry) -> Option<EarlierEntry> {
+        let is_compared = self.entries.rules.earlier.is_some() && self.compares(entry);
+        let place = is_compared.then(|| self.entries.table().earlier(entry))?;
+        place.find_of_size(entry)
     }
 
     /// True if a dry run compares the content of files (`--checksum`).
@@ -111,21 +132,25 @@ impl Files {
         }
     }
 
-    /// The file that the destination has under another name, if the source has probably moved it here.
-    /// `is_new`: nothing of the new version was written yet.
-    pub(super) fn moved_basis(
+    /// The file that an earlier copy has in this place, or that the destination has under another
+    /// name, if the source has probably moved it here. `is_new`: nothing of the new version was
+    /// written yet.
+    pub(super) fn basis_elsewhere(
         &self,
         slot: &EntrySlot,
         partial: &mut Partial,
         is_new: bool,
     ) -> Result<Option<Basis>> {
         let entry = partial.entry().clone();
+        if let Some((file, len)) = self.earlier_file(&entry) {
+            return partial.other_basis(file, len, is_new).map(Some);
+        }
         if !self.may_have_moved(slot, &entry) {
             return Ok(None);
         }
         let other = self.entries.moved.find(&entry, self.context());
         other
-            .map(|other| partial.moved_basis(other, is_new))
+            .map(|other| partial.other_basis(other, entry.size, is_new))
             .transpose()
     }
 

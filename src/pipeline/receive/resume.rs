@@ -21,7 +21,7 @@ use super::recorded::{
 };
 use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Basis, Partial, UnchangedFile};
+use crate::dest::{Basis, ExistingEntry, Partial, UnchangedFile};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, UnfinishedFile, identity_of};
@@ -37,6 +37,10 @@ pub enum Asked {
     Unread(Box<FinishedBefore>),
     /// The existing file has the source's size and time.
     Unchanged(Box<(IncomingFile, UnchangedFile)>),
+    /// It is in place as a link to an earlier copy, or as a copy of one.
+    Reused(Box<(IncomingFile, ExistingEntry)>),
+    /// An earlier copy would be used (`--dry-run`). With the entry's parent and size in bytes.
+    WouldReuse(EntryId, u64),
     /// Its directory has failed (`--dry-run`). With the entry's parent.
     Lost(EntryId),
     /// It would be sent (`--dry-run`). With the entry's parent.
@@ -101,10 +105,25 @@ impl Resume {
         ));
     }
 
-    /// Resumes a big file; called on a worker.
+    /// Copies a big file from an earlier copy, or resumes it; called on a worker.
     pub fn resume(&self, file: IncomingFile) {
         let (id, parent) = (file.entry.id, file.entry.parent);
-        match self.try_resume(file) {
+        let earlier = self.entries().find_earlier(&file.entry);
+        let copied = earlier.map(|found| self.entries().copy_earlier(&file, &found));
+        let resumed = match copied.transpose().map(Option::flatten) {
+            Ok(Some(existing)) => {
+                self.drop_begun(&file);
+                let kind = WantKind::Unchanged;
+                // Sent first, because the acknowledgement refers to this answer.
+                self.context()
+                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.entries().found_reused(file, &existing);
+                return;
+            }
+            Ok(None) => self.try_resume(file),
+            Err(error) => Err(error),
+        };
+        match resumed {
             Ok(None) => {}
             Ok(Some(want)) => self.context().say(Message::Want(vec![want])),
             Err(error) => {
@@ -183,7 +202,9 @@ impl Resume {
         let basis = match is_whole {
             true => None,
             false => match self.files.basis(&mut partial, false)? {
-                None => self.files.moved_basis(&file.slot, &mut partial, false)?,
+                None => self
+                    .files
+                    .basis_elsewhere(&file.slot, &mut partial, false)?,
                 basis => basis,
             },
         };
@@ -329,7 +350,9 @@ impl Resume {
         });
         let target = self.files.basis(&mut partial, false)?;
         let whole = match target.filter(Basis::is_target) {
-            None => self.files.moved_basis(&file.slot, &mut partial, false)?,
+            None => self
+                .files
+                .basis_elsewhere(&file.slot, &mut partial, false)?,
             target => target,
         };
         let (basis, spans) = match whole {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::names::Names;
-use crate::dest::{Landing, RootTarget};
+use crate::dest::{EarlierPlace, Landing, RootTarget};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, Root};
 
@@ -65,6 +65,12 @@ impl RootTable {
     pub(super) fn find(&self, id: EntryId) -> Option<(usize, &Landing)> {
         let root = self.roots.get(&id)?;
         Some((root.number, &root.target.landing))
+    }
+
+    /// The place of a root in earlier copies.
+    pub(super) fn earlier(&self, id: EntryId) -> EarlierPlace {
+        let root = self.roots.get(&id);
+        root.map_or_else(EarlierPlace::default, |root| root.target.earlier.clone())
     }
 
     /// True if the entries up to `last` include all roots.

@@ -68,6 +68,8 @@ impl Entries {
                 dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
             }
         };
+        let mut targets = targets;
+        self.find_earlier_copies(destination, &roots.roots, &mut targets, handles)?;
         if let (Some(backup), To::Path(spec)) = (&self.rules.backup, &destination.to) {
             let is_directory = roots.roots.first().is_some_and(|root| root.is_directory);
             backup.land(spec, &targets, is_directory, handles)?;
@@ -83,7 +85,8 @@ impl Entries {
         // have no more.
         // Nor is it known which files will stay.
         let stays = self.rules.inplace || self.rules.no_clobber || self.rules.update.asks();
-        if !(self.rules.check || stays && targets.iter().all(|target| target.existed)) {
+        let stays = stays && targets.iter().all(|target| target.existed);
+        if !(self.rules.check || stays || self.rules.earlier.is_some()) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             dest::check_free_space(&targets, &roots.totals, there)?;
         }
@@ -105,6 +108,7 @@ impl Entries {
         }
         self.request(&destination.asked)?;
         let exists = targets.iter().any(|target| target.existed);
+        let exists = exists || self.rules.earlier.is_some();
         self.moved.set_roots(&targets);
         self.table().roots.set(&roots.roots, targets);
         self.context().progress.set_phase(Phase::Copying);
@@ -126,6 +130,33 @@ impl Entries {
             ordered,
             window: self.context().budget.window() as u32,
         }));
+        Ok(())
+    }
+
+    /// Finds the directories of `--link-dest` and `--copy-dest`.
+    fn find_earlier_copies(
+        &self,
+        destination: &CopyDestination,
+        roots: &[Root],
+        targets: &mut [RootTarget],
+        handles: &Arc<Handles>,
+    ) -> Result<()> {
+        let (Some(earlier), To::Path(spec)) = (&self.context().options.earlier, &destination.to)
+        else {
+            return Ok(());
+        };
+        if spec.inplace {
+            return Err(Error::usage(
+                "--inplace writes into files that earlier copies share: leave it out with \
+                 --link-dest and --copy-dest",
+            ));
+        }
+        let is_directory = roots.first().is_some_and(|root| root.is_directory);
+        let tell = &*destination.sessions.tell;
+        let found = dest::earlier_copies(spec, earlier, is_directory, handles, tell)?;
+        for target in targets {
+            target.set_earlier(&found);
+        }
         Ok(())
     }
 

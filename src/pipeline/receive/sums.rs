@@ -3,14 +3,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::entries::Entries;
-use crate::dest;
+use crate::dest::{self, EarlierEntry, EntrySlot};
 use crate::digest::Digest;
 use crate::dir::Dir;
 use crate::dir::attributes::OwnerNames;
+use crate::earlier::Reuse;
 use crate::keep::UnchangedBy;
-use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::manifest::{Entry, EntryId, EntryKind, Name};
 use crate::pipeline::send::sums::first_half;
 use crate::threads;
 use crate::wire::message::{DirectorySum, EntrySums, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound};
@@ -22,6 +24,9 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// Most entries of directories that differ and that are kept for the questions about their entries,
 /// in some 20 MB. Others are read again.
 const DIFFERING_MAX: usize = 1 << 19;
+
+/// The same for a directory of an earlier copy, whose names are kept too, in some 40 MB.
+const LINKABLE_MAX: usize = 1 << 18;
 
 /// Small files that are read at a time (`--checksum`).
 const READ_AT_ONCE: usize = 1024;
@@ -46,6 +51,50 @@ struct EntriesThere {
     sum: u128,
     /// By short sum, the size of a file; None for other entries.
     short: HashMap<[u8; SHORT_SUM], Option<u64>>,
+    /// Set for a directory of an earlier copy, whose equal entries are linked into the new one.
+    links: Option<Linkable>,
+}
+
+/// The entries of a directory of an earlier copy, and the new directory.
+struct Linkable {
+    new: Arc<Dir>,
+    old: Arc<Dir>,
+    /// Name, device and inode by short sum.
+    entries: HashMap<[u8; SHORT_SUM], (Name, (u64, u64))>,
+}
+
+impl Linkable {
+    /// Makes an entry of the earlier copy an entry of the new directory. False if that is not
+    /// possible: then it is announced, and copied or sent.
+    fn link(&self, entries: &Entries, sum: &[u8; SHORT_SUM]) -> bool {
+        let Some((name, inode)) = self.entries.get(sum) else {
+            return false;
+        };
+        let Ok(found) = EarlierEntry::equal(&self.old, name, *inode) else {
+            return false;
+        };
+        let slot = EntrySlot::new(self.new.clone(), name.clone());
+        if entries.rules.check_name(&slot).is_err() {
+            return false;
+        }
+        let linked = found.link_to(&slot, &entries.rules);
+        let is_linked = matches!(linked, Ok(Some(_)));
+        entries
+            .reused
+            .linked
+            .fetch_add(u64::from(is_linked), Relaxed);
+        is_linked
+    }
+}
+
+impl EntriesThere {
+    /// True if the receiver has an entry with this sum, or has linked it now.
+    fn has(&self, entries: &Entries, sum: &[u8; SHORT_SUM]) -> bool {
+        match &self.links {
+            Some(links) => self.short.contains_key(sum) && links.link(entries, sum),
+            None => self.short.contains_key(sum),
+        }
+    }
 }
 
 /// Number and bytes of files.
@@ -82,7 +131,9 @@ impl OwnSums {
             There::Read(there) => there,
             There::New => return Some(answer(asked.directory, 0, SumsFound::New)),
         };
-        let is_same = there.entries == asked.entries && there.sum.to_le_bytes() == asked.sum;
+        let is_same = there.entries == asked.entries
+            && there.sum.to_le_bytes() == asked.sum
+            && there.short.keys().all(|sum| there.has(entries, sum));
         if !is_same {
             self.keep_last();
             return Some(answer(asked.directory, 0, SumsFound::Differ));
@@ -110,7 +161,7 @@ impl OwnSums {
         let mut files = FileSum::default();
         let mut bits = vec![0; sums.len().div_ceil(8)];
         for (nth, sum) in sums.iter().enumerate() {
-            match there.short.get(sum) {
+            match there.short.get(sum).filter(|_| there.has(entries, sum)) {
                 Some(size) => files.add(*size),
                 None => bits[nth / 8] |= 1 << (nth % 8),
             }
@@ -138,8 +189,9 @@ impl OwnSums {
         }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);
         if !is_last {
-            let Some(dir) = entries.table().comparable(id)? else {
-                return Some(There::New);
+            let comparable = entries.table().comparable(id)?;
+            let Some(dir) = comparable else {
+                return self.earlier(entries, id);
             };
             // There each name is compared with the others when it is announced.
             if self.spellings.may_confuse(&dir, &entries.rules) {
@@ -152,6 +204,60 @@ impl OwnSums {
         }
         let (_, there) = self.last.as_ref()?;
         Some(There::Read(there))
+    }
+
+    /// The entries of the same directory in an earlier copy, for a directory that this copy made.
+    fn earlier(&mut self, entries: &Entries, id: EntryId) -> Option<There<'_>> {
+        if entries.rules.earlier != Some(Reuse::Link) {
+            return Some(There::New);
+        }
+        let linkable = entries.table().linkable(id);
+        let Some((new, old)) = linkable else {
+            return Some(There::New);
+        };
+        if self.spellings.may_confuse(&new, &entries.rules) {
+            return Some(There::New);
+        }
+        let there = self.read_earlier(entries, new, old).unwrap_or_default();
+        self.last = Some((id, there));
+        let (_, there) = self.last.as_ref()?;
+        Some(There::Read(there))
+    }
+
+    fn read_earlier(
+        &mut self,
+        entries: &Entries,
+        new: Arc<Dir>,
+        old: Arc<Dir>,
+    ) -> std::io::Result<EntriesThere> {
+        let rules = &entries.rules;
+        let mut there = EntriesThere::default();
+        // The contents of files are compared one by one.
+        if rules.update.unchanged_by == UnchangedBy::Content {
+            return Ok(there);
+        }
+        let has_time = rules.update.sums_have_times(&rules.keep);
+        let key = self.key;
+        let mut linkable = HashMap::new();
+        dest::entries_to_link(&old, rules, &mut self.names, |entry| {
+            there.entries += 1;
+            if there.short.len() >= LINKABLE_MAX {
+                return;
+            }
+            let sum = entry.sum(&key, &rules.keep, has_time);
+            there.sum = there.sum.wrapping_add(first_half(&sum));
+            let size = (entry.kind == EntryKind::File).then_some(entry.size);
+            let (short, _) = sum.split_at(SHORT_SUM);
+            let short = short.try_into().unwrap_or_default();
+            there.short.insert(short, size);
+            linkable.insert(short, (entry.name, (entry.dev, entry.ino)));
+        })?;
+        there.links = Some(Linkable {
+            new,
+            old,
+            entries: linkable,
+        });
+        Ok(there)
     }
 
     fn read(&mut self, entries: &Entries, dir: &Arc<Dir>) -> std::io::Result<EntriesThere> {

@@ -6,6 +6,7 @@ use tokio::io::AsyncRead;
 
 use crate::backup::BackupPlace;
 use crate::control::Incoming;
+use crate::earlier::EarlierCopies;
 use crate::error::{Error, Result};
 use crate::keep::Keep;
 use crate::seal::Secret;
@@ -67,6 +68,7 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
             changes,
             mirror,
             backup,
+            earlier,
         } = archive;
         if !changes.is_within_limits() {
             return Err(breach("more changes of modes than allowed"));
@@ -75,7 +77,11 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         if let Some(Err(why)) = backup.as_ref().map(BackupPlace::check) {
             return Err(Error::usage(why.to_string()));
         }
+        if let Some(Err(why)) = earlier.as_ref().map(EarlierCopies::check) {
+            return Err(Error::usage(why.to_string()));
+        }
         (open.options.mirror, open.options.backup) = (mirror, backup);
+        open.options.earlier = earlier;
         open.options.changes = Arc::new(changes);
     }
     if relative && open.role.sends() {

@@ -206,6 +206,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         dry_run: open.options.dry_run,
         check: open.options.check,
         backup: open.options.backup.clone().map(Backups::new),
+        earlier: open.options.earlier.as_ref().map(|earlier| earlier.reuse),
         umask: process_umask(),
     }
 }

@@ -8,6 +8,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
 use crate::backup::BackupPlace;
+use crate::earlier::EarlierCopies;
 use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
 use crate::mirror::Mirror;
@@ -105,6 +106,9 @@ pub struct CopyOptions {
     /// `--backup`: where old versions go. Sent in the same message.
     #[serde(skip)]
     pub backup: Option<BackupPlace>,
+    /// `--link-dest`, `--copy-dest`: directories with earlier copies. Sent in the same message.
+    #[serde(skip)]
+    pub earlier: Option<EarlierCopies>,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
@@ -213,6 +217,7 @@ pub struct Archive {
     pub changes: MetadataChanges,
     pub mirror: Mirror,
     pub backup: Option<BackupPlace>,
+    pub earlier: Option<EarlierCopies>,
 }
 
 /// Most sessions of one command.

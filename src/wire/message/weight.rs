@@ -1,6 +1,7 @@
 //! Memory that decoded messages take, in bytes. Queues of messages are bounded by it.
 
 use crate::digest::Digest;
+use crate::earlier::EarlierPath;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
@@ -69,6 +70,10 @@ impl Message {
             Message::Durable(ranges) => ranges.len() * size_of::<ByteRange>(),
             Message::SourcesRemoved(message) => texts(&message.removed.paths),
             Message::Itemized(changes) => changes.entries.iter().map(ItemizedEntry::weight).sum(),
+            Message::Archive(archive) => {
+                let earlier = archive.earlier.iter().flat_map(|it| &it.directories);
+                earlier.map(|EarlierPath(path)| text(path.len())).sum()
+            }
             Message::Select(selection) => selection
                 .rules
                 .iter()
@@ -85,7 +90,6 @@ impl Message {
             | Message::Special(_)
             | Message::Unlinked(_)
             | Message::SumUp(_)
-            | Message::Archive(_)
             | Message::Stayed(_)
             | Message::NotKept(_) => 0,
         };

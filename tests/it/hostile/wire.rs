@@ -2,6 +2,7 @@
 
 use fastcp::algorithms::Compress;
 use fastcp::backup::BackupPlace;
+use fastcp::earlier::{EarlierCopies, EarlierPath, Reuse};
 use fastcp::error::{Kind, Side};
 use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
@@ -112,6 +113,7 @@ fn messages() -> Vec<Message> {
         changes: Default::default(),
         mirror: Default::default(),
         backup: None,
+        earlier: None,
         selector: Default::default(),
     };
     let receiver = Role::Receiver {
@@ -432,6 +434,10 @@ fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
             ..Mirror::default()
         },
         backup: Some(place),
+        earlier: Some(EarlierCopies {
+            reuse: Reuse::Link,
+            directories: vec![EarlierPath(b"../old".to_vec())],
+        }),
         ..Archive::default()
     };
     for (message, golden) in [
@@ -456,7 +462,8 @@ fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
         ),
         (
             Message::Archive(archive),
-            "2200200000000000000000000000000000000000000000000000000001000001017e036f6c64",
+            "22002a0000000000000000000000000000000000000000000000000001000001017e036f6c6401000106\
+             2e2e2f6f6c64",
         ),
     ] {
         let mut bytes = Vec::new();
@@ -521,7 +528,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-mirrors\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-earlier\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

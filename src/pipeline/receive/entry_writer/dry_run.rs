@@ -79,6 +79,11 @@ impl EntryWriter<'_> {
     /// The answer for a small file that a copy would ask for.
     pub(super) fn would_send_small(&self, file: &IncomingFile) -> Asked {
         let parent = file.entry.parent;
+        if self.entries().find_earlier(&file.entry).is_some() {
+            let listed = file.listed.as_ref();
+            self.entries().note_reused(&file.entry, listed, None);
+            return Asked::WouldReuse(parent, file.entry.size);
+        }
         match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
             Ok(Some(item)) => self.would_send_asked(&file.entry, item),
             Ok(None) => Asked::Stays(parent),
@@ -90,6 +95,10 @@ impl EntryWriter<'_> {
     pub(super) fn would_send_new(&self, entry: &Entry, listed: Option<&ListedPath>) -> Asked {
         if self.entries().rules.update.existing_only {
             return Asked::Stays(entry.parent);
+        }
+        if self.entries().find_earlier(entry).is_some() {
+            self.entries().note_reused(entry, listed, None);
+            return Asked::WouldReuse(entry.parent, entry.size);
         }
         let item = self
             .entries()
@@ -104,6 +113,19 @@ impl EntryWriter<'_> {
         self.entries().report.itemizer.would_send(entry.size);
         self.entries().itemize(Some(item), entry, None);
         Asked::WouldSend(entry.parent)
+    }
+
+    /// A big file that would be linked to an earlier copy, or copied from there.
+    pub(super) fn would_reuse(&self, entry: &Entry, listed: Option<&ListedPath>) -> Option<Want> {
+        let (id, parent) = (entry.id, entry.parent);
+        self.entries().note_reused(entry, listed, None);
+        let kind = WantKind::Unchanged;
+        // Sent first, because the acknowledgement refers to this answer.
+        self.context()
+            .say(Message::Want(vec![Want { entry: id, kind }]));
+        self.context().progress.add_unchanged(entry.size);
+        self.entries().would_be_placed(id, parent);
+        None
     }
 
     fn say_would_send(&self, entry: &Entry, item: ItemizedEntry) -> Option<Want> {
@@ -130,7 +152,10 @@ impl EntryWriter<'_> {
             return self.entry_stays(&entry, is_file);
         }
         let made = |action| entries.change_of_new(action, &entry, listed.as_ref());
+        let is_reused = entries.find_earlier(&entry).is_some();
         match entry.kind {
+            EntryKind::File if is_reused => return self.would_reuse(&entry, listed.as_ref()),
+            _ if is_reused => {}
             EntryKind::File | EntryKind::Pipe => {
                 return made(ItemAction::Sent).and_then(|item| self.say_would_send(&entry, item));
             }
@@ -156,7 +181,10 @@ impl EntryWriter<'_> {
     /// A directory that would be made.
     pub(super) fn would_make(&self, entry: Entry, listed: Option<ListedPath>) {
         self.entries().report.acks.entry(entry.id);
-        self.entries().table().plan_directory(entry, listed);
+        let (id, earlier) = (entry.id, self.entries().earlier_directories(&entry));
+        let mut table = self.entries().table();
+        table.plan_directory(entry, listed);
+        table.set_earlier(id, earlier);
     }
 
     /// A link or special file in an existing directory.

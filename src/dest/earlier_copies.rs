@@ -1,0 +1,242 @@
+//! The directories of earlier copies, as the user named them, and copies of their files.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::ioctl_ficlone;
+use rustix::io::Errno;
+
+use super::earlier::EarlierDirs;
+use super::partial::write_sparse;
+use super::reuse::EarlierEntry;
+use super::temporary::Temporary;
+use super::user_path::FoundPath;
+use super::{EntrySlot, ExistingEntry, Rules, Spec, commit, space};
+use crate::dir::Handles;
+use crate::earlier::{EarlierCopies, EarlierPath};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::Entry;
+use crate::units::printable;
+
+/// Bytes that are copied between two looks at whether the copy is ending.
+const STEP: u64 = 8 << 20;
+
+/// Bytes that are read at a time from a file with holes.
+const SPARSE_STEP: usize = 1 << 20;
+
+impl EarlierEntry {
+    /// Copies the file to `slot`, with the metadata of `entry`. None if it cannot be read, has
+    /// changed, or if the copy `is_ending`.
+    ///
+    /// # Errors
+    /// Of the file system, at the new place.
+    pub fn copy_to(
+        &self,
+        slot: &EntrySlot,
+        entry: &Entry,
+        rules: &Rules,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<Option<ExistingEntry>> {
+        let Some(from) = self.open() else {
+            return Ok(None);
+        };
+        let temporary = Temporary::create(slot)?;
+        let into = &temporary.file;
+        let failed = |cause| space::write_error(slot, entry.size, cause);
+        let copied = match ioctl_ficlone(into, &from) {
+            Ok(()) => entry.size,
+            Err(_) => {
+                into.set_len(0).map_err(failed)?;
+                match entry.is_sparse() {
+                    true => copy_sparse(&from, into, entry.size, is_ending),
+                    false => copy_all(&from, into, is_ending),
+                }
+                .map_err(failed)?
+            }
+        };
+        // It may have changed while it was read.
+        if copied != entry.size || is_ending() || !self.is_as_found(&from) {
+            return Ok(None);
+        }
+        let stat = commit::commit(temporary, entry, rules)?;
+        Ok(Some(ExistingEntry::of(&stat)))
+    }
+}
+
+/// Copies a file; returns the number of bytes. The standard library lets the kernel copy the data
+/// where it can.
+fn copy_all(from: &File, mut into: &File, is_ending: &dyn Fn() -> bool) -> io::Result<u64> {
+    let mut copied = 0;
+    while !is_ending() {
+        match io::copy(&mut from.take(STEP), &mut into)? {
+            0 => break,
+            len => copied += len,
+        }
+    }
+    Ok(copied)
+}
+
+/// The same for a file with holes, which stay.
+fn copy_sparse(
+    from: &File,
+    into: &File,
+    size: u64,
+    is_ending: &dyn Fn() -> bool,
+) -> io::Result<u64> {
+    into.set_len(size)?;
+    let mut room = vec![0; SPARSE_STEP];
+    let mut at = 0;
+    while at < size && !is_ending() {
+        let len = room.len().min((size - at) as usize);
+        match from.read_at(&mut room[..len], at) {
+            Ok(0) => break,
+            Ok(len) => {
+                write_sparse(into, &room[..len], at)?;
+                at += len as u64;
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(at)
+}
+
+/// The earlier copies that exist. `is_directory`: the first root is one. A missing one is told to the
+/// user, since the first copy of a series has none.
+///
+/// # Errors
+/// `Kind::Usage` if one is not a directory, or a key may not reach it.
+pub fn earlier_copies(
+    spec: &Spec,
+    earlier: &EarlierCopies,
+    is_directory: bool,
+    handles: &Arc<Handles>,
+    tell: &dyn Fn(&str),
+) -> Result<EarlierDirs> {
+    let typed = spec.expanded()?;
+    let reach = spec.reach(handles);
+    let (base, exists) = match reach.find(&typed) {
+        Ok(FoundPath::Directory(_)) => (typed, true),
+        Ok(FoundPath::Other(slot, _)) => (slot.dir.path(), true),
+        Ok(FoundPath::Nothing(slot)) if !is_directory => (slot.dir.path(), true),
+        _ => (typed, false),
+    };
+    let mut found = Vec::new();
+    for EarlierPath(path) in &earlier.directories {
+        let by_names = !exists || spec.confine.is_some();
+        let whole = joined(&base, Path::new(OsStr::from_bytes(path)), by_names);
+        let usage = |message: &str| {
+            Error::new(
+                Kind::Usage,
+                Side::Dest,
+                format!("{message} (an earlier copy)"),
+            )
+            .at(&whole)
+        };
+        if let Some(confine) = &spec.confine {
+            let names = confine.names(whole.as_os_str().as_bytes());
+            names.map_err(|outside| usage(&outside.told(confine.path())))?;
+        }
+        match reach.find(&whole) {
+            Ok(FoundPath::Directory(dir)) => found.push(dir),
+            Ok(FoundPath::Other(..)) => return Err(usage("is not a directory")),
+            Ok(FoundPath::Nothing(_)) => tell(&is_missing(path, &whole)),
+            Err(error) if error.errno == Errno::NOENT.raw_os_error() => {
+                tell(&is_missing(path, &whole));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(EarlierDirs::of(found))
+}
+
+fn is_missing(typed: &[u8], whole: &Path) -> String {
+    format!(
+        "fastcp: the earlier copy {} does not exist ({}), so nothing of it is used",
+        printable(typed),
+        printable(whole.as_os_str().as_bytes())
+    )
+}
+
+/// The path `typed` from `base` on. `by_names`: `..` removes a name, because `base` does not exist or
+/// no link in it is followed.
+fn joined(base: &Path, typed: &Path, by_names: bool) -> PathBuf {
+    if !by_names || typed.is_absolute() {
+        return base.join(typed);
+    }
+    let mut path = base.to_owned();
+    for part in typed.components() {
+        match part {
+            Component::ParentDir if path.file_name().is_some() => {
+                path.pop();
+            }
+            Component::CurDir => {}
+            part => path.push(part),
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::super::testing::*;
+    use super::*;
+    use crate::keep::{Keep, UnchangedBy, Update};
+    use crate::manifest::Timestamp;
+
+    #[test]
+    fn a_relative_path_begins_in_the_destination_directory() {
+        let of = |typed: &str, by_names| joined(Path::new("/a/new"), Path::new(typed), by_names);
+        assert_eq!(of("../old", true), Path::new("/a/old"));
+        assert_eq!(of("./old", true), Path::new("/a/new/old"));
+        assert_eq!(of("/x/old", true), Path::new("/x/old"));
+        assert_eq!(of("../old", false), Path::new("/a/new/../old"));
+    }
+
+    #[test]
+    fn an_equal_file_is_linked_and_one_with_another_mode_copied() {
+        let temp = tempfile::tempdir().unwrap();
+        for dir in ["old", "new"] {
+            std::fs::create_dir(temp.path().join(dir)).unwrap();
+        }
+        std::fs::write(temp.path().join("old/f"), b"content").unwrap();
+        let rules = Rules {
+            keep: Keep::modes_and_times(),
+            update: Update {
+                unchanged_by: UnchangedBy::SizeAndTime,
+                ..Update::default()
+            },
+            ..rules()
+        };
+        let old = slot(&temp.path().join("old"), "f");
+        let stat = old.dir.stat("f".as_ref()).unwrap();
+        let mut entry = file(7, stat.st_mode & 0o7777);
+        entry.mtime = Timestamp::mtime(&stat);
+        let place = EarlierDirs::of(vec![old.dir.clone()]).place(name("f"));
+        let found = place.find(&entry, &rules).expect("the earlier file");
+        assert!(found.is_equal());
+        let new = slot(&temp.path().join("new"), "f");
+        assert!(found.link_to(&new, &rules).unwrap().is_some());
+        let meta = |path: &str| std::fs::metadata(temp.path().join(path)).unwrap();
+        assert_eq!(meta("old/f").ino(), meta("new/f").ino());
+
+        entry.mode = 0o600;
+        let found = place.find(&entry, &rules).expect("the earlier file");
+        assert!(!found.is_equal());
+        let copied = found.copy_to(&new, &entry, &rules, &|| false).unwrap();
+        assert!(copied.is_some());
+        assert_ne!(meta("old/f").ino(), meta("new/f").ino());
+        assert_eq!(meta("new/f").mode() & 0o777, 0o600);
+        assert_eq!(meta("new/f").mtime(), meta("old/f").mtime());
+        assert_eq!(meta("old/f").mode() & 0o7777, stat.st_mode & 0o7777);
+        entry.size = 8;
+        assert!(place.find(&entry, &rules).is_none());
+    }
+}

@@ -1,0 +1,254 @@
+//! Entries of earlier copies that have the content of new ones. Such an entry is never changed: it gets
+//! one name more, or it is read.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, readlinkat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::earlier::EarlierPlace;
+use super::existing::content_of;
+use super::link::{has_no_links, replace};
+use super::temporary::same_file;
+use super::unchanged::{differs, is_rounded};
+use super::{EntrySlot, ExistingEntry, Rules, backup, commit, sync_directory};
+use crate::chunk::SMALL_FILE_MAX;
+use crate::dir::Dir;
+use crate::error::Result;
+use crate::keep::UnchangedBy;
+use crate::manifest::{Entry, EntryKind, Name, Timestamp, file_type};
+
+/// An entry of an earlier copy with the content of the new one.
+pub struct EarlierEntry {
+    pub(super) slot: EntrySlot,
+    stat: Stat,
+    /// All metadata that is kept is equal too.
+    is_equal: bool,
+}
+
+impl EarlierPlace {
+    /// The entry of an earlier copy that has the content of `entry`: one with equal metadata if
+    /// there is one. None too for a directory. What cannot be looked at is left out.
+    pub fn find(&self, entry: &Entry, rules: &Rules) -> Option<EarlierEntry> {
+        let name = self.name.as_ref()?;
+        let mut other = None;
+        for dir in self.dirs.0.iter() {
+            let slot = EntrySlot::new(dir.clone(), name.clone());
+            let Ok(stat) = dir.stat(name.as_os_str()) else {
+                continue;
+            };
+            if !has_content(&slot, &stat, entry, rules) {
+                continue;
+            }
+            let mut found = EarlierEntry {
+                slot,
+                stat,
+                is_equal: false,
+            };
+            // What cannot be compared is not linked.
+            found.is_equal = found.is_equal_to(entry, rules);
+            if found.is_equal {
+                return Some(found);
+            }
+            other.get_or_insert(found);
+        }
+        other
+    }
+
+    /// The first regular file in this place with the entry's size, whose content may be equal.
+    pub fn find_of_size(&self, entry: &Entry) -> Option<EarlierEntry> {
+        let name = self.name.as_ref()?;
+        self.dirs.0.iter().find_map(|dir| {
+            let stat = dir.stat(name.as_os_str()).ok()?;
+            let is_it = file_type(&stat) == FileType::RegularFile
+                && stat.st_size as u64 == entry.size
+                && !entry.is_made_up()
+                && !entry.is_device();
+            is_it.then(|| EarlierEntry {
+                slot: EntrySlot::new(dir.clone(), name.clone()),
+                stat,
+                is_equal: false,
+            })
+        })
+    }
+
+    /// The first regular file in this place, with its length in bytes, to compare a new version with
+    /// it.
+    pub fn file(&self) -> Option<(File, u64)> {
+        let name = self.name.as_ref()?;
+        self.dirs.0.iter().find_map(|dir| {
+            let stat = dir.stat(name.as_os_str()).ok()?;
+            if file_type(&stat) != FileType::RegularFile || stat.st_size == 0 {
+                return None;
+            }
+            open(dir, name).ok()
+        })
+    }
+}
+
+/// The regular file `name`, opened without a wait for the other end of a pipe.
+fn open(dir: &Arc<Dir>, name: &Name) -> io::Result<(File, u64)> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = File::from(dir.open(name.as_os_str(), flags, Mode::empty())?);
+    let stat = fstat(&file)?;
+    match file_type(&stat) {
+        FileType::RegularFile => Ok((file, stat.st_size as u64)),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// True if the earlier entry with the status `old` has the content of `entry`, as the rules find that
+/// out.
+fn has_content(slot: &EntrySlot, old: &Stat, entry: &Entry, rules: &Rules) -> bool {
+    match &entry.kind {
+        EntryKind::File => {
+            let is_possible = file_type(old) == FileType::RegularFile
+                && old.st_size as u64 == entry.size
+                && !entry.is_made_up()
+                && !entry.is_device();
+            let time = Timestamp::mtime(old);
+            is_possible
+                && match rules.update.unchanged_by {
+                    UnchangedBy::Nothing => false,
+                    UnchangedBy::Size => true,
+                    UnchangedBy::SizeAndTime => {
+                        time == entry.mtime || is_rounded(slot, entry.mtime, time)
+                    }
+                    UnchangedBy::Content => entry.content().is_some_and(|content| {
+                        let name = slot.name.as_os_str();
+                        entry.size <= SMALL_FILE_MAX
+                            && content_of(&slot.dir, name, entry.size)
+                                .is_ok_and(|found| found == Some(content))
+                    }),
+                }
+        }
+        EntryKind::Symlink(text) => {
+            let is_link = file_type(old) == FileType::Symlink;
+            is_link
+                && slot.dir.handle().is_ok_and(|dir| {
+                    readlinkat(&*dir, slot.name.as_os_str(), Vec::new())
+                        .is_ok_and(|there| there.as_bytes() == text)
+                })
+        }
+        EntryKind::Special(special) => {
+            file_type(old) == special.file_type()
+                && (!special.is_device() || old.st_rdev == entry.rdev)
+        }
+        EntryKind::Directory | EntryKind::HardLink(_) | EntryKind::Pipe => false,
+    }
+}
+
+impl EarlierEntry {
+    /// An entry that was found equal by its sum, with its device and inode.
+    ///
+    /// # Errors
+    /// If it is not there any more.
+    pub(crate) fn equal(dir: &Arc<Dir>, name: &Name, inode: (u64, u64)) -> io::Result<Self> {
+        let stat = dir.stat(name.as_os_str())?;
+        if (stat.st_dev, stat.st_ino) != inode {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(EarlierEntry {
+            slot: EntrySlot::new(dir.clone(), name.clone()),
+            stat,
+            is_equal: true,
+        })
+    }
+
+    /// The file itself, to read it. None if it has changed, or cannot be read.
+    pub(super) fn open(&self) -> Option<File> {
+        let (file, _) = open(&self.slot.dir, &self.slot.name).ok()?;
+        self.is_as_found(&file).then_some(file)
+    }
+
+    pub(super) fn status(&self) -> Stat {
+        self.stat
+    }
+
+    /// True if all its metadata that is kept is that of `entry`.
+    pub(super) fn is_equal_to(&self, entry: &Entry, rules: &Rules) -> bool {
+        !differs(&self.slot, entry, &self.stat, rules).unwrap_or(true)
+    }
+
+    /// True if a link to it is the new entry.
+    pub fn is_equal(&self) -> bool {
+        self.is_equal
+    }
+
+    /// Makes `slot` a hard link to it, and replaces what is there. None if the system does not allow
+    /// another link to it, or if it has gone.
+    ///
+    /// # Errors
+    /// Of the file system, at the new place.
+    pub fn link_to(&self, slot: &EntrySlot, rules: &Rules) -> Result<Option<ExistingEntry>> {
+        let failed =
+            |cause: io::Error| slot.error("cannot create the hard link to the earlier copy", cause);
+        let Ok(from) = self.slot.dir.handle() else {
+            return Ok(None);
+        };
+        let to = slot.dir.handle().map_err(failed)?;
+        let is_other = Cell::new(false);
+        let make = |name: &OsStr| {
+            linkat(
+                &*from,
+                self.slot.name.as_os_str(),
+                &*to,
+                name,
+                AtFlags::empty(),
+            )?;
+            let made = statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if same_file(&made, &self.stat) {
+                return Ok(());
+            }
+            // Another process has replaced the earlier file.
+            is_other.set(true);
+            unlinkat(&*to, name, AtFlags::empty())?;
+            Err(Errno::STALE)
+        };
+        let made = match make(slot.name.as_os_str()) {
+            Err(Errno::EXIST) => match slot.stat()? {
+                Some(old) if same_file(&old, &self.stat) => Ok(()),
+                Some(_) if rules.no_clobber => return Ok(None),
+                Some(old) => {
+                    let kind = file_type(&self.stat);
+                    let is_special = !matches!(kind, FileType::RegularFile | FileType::Symlink);
+                    if !is_special || file_type(&old) == FileType::Directory {
+                        commit::may_replace(slot, &old)?;
+                    }
+                    let kept = backup::keep_old(slot, Some(&old), rules)?;
+                    let made = replace(slot, &to, make);
+                    backup::settle(kept, made.is_ok())?;
+                    made
+                }
+                None => replace(slot, &to, make),
+            },
+            other => other.map_err(io::Error::from),
+        };
+        match made {
+            Ok(()) => {}
+            Err(_) if is_other.get() => return Ok(None),
+            Err(cause) if has_no_links(&cause) => return Ok(None),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(None),
+            Err(cause) => return Err(failed(cause)),
+        }
+        if rules.fsync {
+            sync_directory(&slot.dir)?;
+        }
+        Ok(Some(ExistingEntry::of(&self.stat)))
+    }
+
+    pub(super) fn is_as_found(&self, file: impl AsFd) -> bool {
+        fstat(file).is_ok_and(|now| {
+            same_file(&now, &self.stat)
+                && now.st_size == self.stat.st_size
+                && Timestamp::mtime(&now) == Timestamp::mtime(&self.stat)
+        })
+    }
+}

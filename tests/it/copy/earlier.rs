@@ -1,0 +1,143 @@
+//! `--link-dest` and `--copy-dest`: unchanged files of earlier copies are used again.
+
+use std::os::unix::fs::MetadataExt;
+
+use crate::support::*;
+
+ways! { push, pull, between, here =>
+    unchanged_entries_are_links_to_the_earlier_copy,
+}
+
+ways! { local_push =>
+    files_are_copied_where_a_link_would_change_the_earlier_copy,
+    only_what_differs_of_a_large_file_is_sent,
+}
+
+fn unchanged_entries_are_links_to_the_earlier_copy(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("sub/same", "same");
+    tree.file("sub/name\nwith a line", "odd");
+    tree.file("changed", "old");
+    tree.file("becomes/dir", "x");
+    tree.file("big", noise(1, 2 * MIB));
+    tree.link("link", "target");
+    tree.file("first", "two names");
+    tree.hard_link("second", "first");
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    let old = case.dst.path("old");
+    let before = Tree::read(&old);
+
+    tree.file("changed", "newer");
+    std::fs::remove_dir_all(tree.path("becomes")).expect("remove it");
+    tree.file("becomes", "a file");
+    let flags = ["-a", "--link-dest=../none", "--link-dest=../old", "--json"];
+    let planned = case.copy(&["-an", "--link-dest=../old"], "tree/", "new");
+    let planned = planned.succeeds().stdout_text();
+    assert!(
+        planned.contains("f+++++++++ changed") && planned.contains("becomes"),
+        "{planned}"
+    );
+    assert!(
+        !planned.contains("big") && !planned.contains("same"),
+        "{planned}"
+    );
+    assert!(!case.dst.has("new"));
+    // A second run finds everything in place.
+    for unchanged in [4, 6] {
+        let done = case.copy(&flags, "tree/", "new");
+        let done = done.succeeds().says("../none does not exist").stdout_text();
+        assert!(
+            done.contains(&format!("\"files_unchanged\":{unchanged},")),
+            "{done}"
+        );
+        let (old, new) = (Dir(case.dst.path("old")), Dir(case.dst.path("new")));
+        for path in [
+            "sub/same",
+            "sub/name\nwith a line",
+            "big",
+            "link",
+            "first",
+            "second",
+        ] {
+            assert_eq!(old.meta(path).ino(), new.meta(path).ino(), "{path}");
+        }
+        assert_eq!(new.meta("first").nlink(), 4);
+        assert_ne!(old.meta("changed").ino(), new.meta("changed").ino());
+        let same = Tree::read(&tree.0).differences(&Tree::read(&new.0), Also::ModesAndTimes);
+        assert!(same.is_empty(), "{same:?}");
+    }
+    let kept = before.differences(&Tree::read(&old), Also::ModesAndTimes);
+    assert!(kept.is_empty(), "{kept:?}");
+}
+
+fn files_are_copied_where_a_link_would_change_the_earlier_copy(case: &Case) {
+    let tree = case.src.dir("tree");
+    for (path, size) in [("mode", 100), ("big mode", 2 * MIB), ("same", 100)] {
+        tree.file(path, noise(size as u64, size));
+    }
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    let old = Dir(case.dst.path("old"));
+    for path in ["mode", "big mode"] {
+        old.mode(path, 0o640);
+        tree.mode(path, 0o600);
+    }
+    let new = case.dst.path("new");
+    let check = |flags: &[&str], to: &str, linked: &[&str]| {
+        let done = case.copy(flags, "tree/", to).succeeds().stdout_text();
+        assert!(done.contains("\"files_unchanged\":3,"), "{done}");
+        for path in ["mode", "big mode", "same"] {
+            let is_linked = old.meta(path).ino() == Dir(case.dst.path(to)).meta(path).ino();
+            assert_eq!(is_linked, linked.contains(&path), "{path}");
+        }
+        for path in ["mode", "big mode"] {
+            assert_eq!(old.mode_of(path), 0o640, "{path}");
+            assert_eq!(Dir(case.dst.path(to)).mode_of(path), 0o600, "{path}");
+        }
+    };
+    check(&["-a", "--link-dest=../old", "--json"], "new", &["same"]);
+    // A link that exists already is not corrected in place.
+    for path in ["mode", "big mode"] {
+        std::fs::remove_file(new.join(path)).expect("remove it");
+        std::fs::hard_link(old.path(path), new.join(path)).expect("link it");
+    }
+    check(&["-a", "--link-dest=../old", "--json"], "new", &["same"]);
+    check(&["-a", "--copy-dest=../old", "--json"], "copied", &[]);
+    // Contents decide, whatever the times are.
+    for path in ["mode", "big mode", "same"] {
+        tree.time(path, 1_000_000_000, 5);
+        old.time(path, 1_000_000_000, 5);
+    }
+    old.file("same", noise(7, 100));
+    old.time("same", 1_000_000_000, 5);
+    let flags = ["-a", "--checksum", "--link-dest=../old", "--json"];
+    case.copy(&flags, "tree/", "by content").succeeds();
+    let by_content = Dir(case.dst.path("by content"));
+    assert_same(&tree.0, &by_content.0, Also::ModesAndTimes);
+    old.mode("big mode", 0o600);
+    case.copy(&flags, "tree/", "by content 2").succeeds();
+    let by_content = Dir(case.dst.path("by content 2"));
+    for (path, is_linked) in [("big mode", true), ("mode", false), ("same", false)] {
+        let same = old.meta(path).ino() == by_content.meta(path).ino();
+        assert_eq!(same, is_linked, "{path}");
+    }
+    old.mode("big mode", 0o640);
+    let flags = ["-a", "--link-dest=../old", "--inplace"];
+    case.copy(&flags, "tree/", "new").exits(2).says("--inplace");
+    case.copy(&["-r", "--link-dest=../old"], "tree/", "new")
+        .exits(2)
+        .says("add -a");
+}
+
+fn only_what_differs_of_a_large_file_is_sent(case: &Case) {
+    let tree = case.src.dir("tree");
+    let mut content = noise(5, 4 * MIB);
+    tree.file("big", &content);
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    content[MIB] ^= 1;
+    tree.file("big", &content);
+    let done = case.copy(&["-a", "--link-dest=../old", "--summary"], "tree/", "new");
+    let wire = done.succeeds().wire_bytes();
+    assert!(wire < MIB / 4, "{wire} bytes");
+    assert!(Dir(case.dst.path("new")).read("big") == content);
+    assert!(Dir(case.dst.path("old")).read("big") != content);
+}
