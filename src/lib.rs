@@ -156,7 +156,7 @@
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
 //! mirror backup .. what is deleted, and where old versions go
-//! earlier ........ directories whose unchanged files are linked or copied
+//! earlier snapshot .. earlier copies whose unchanged files are linked; dated copies
 //! algorithms ..... compression and encryption, with their numbers on the wire
 //! report ......... events for the user
 //! itemize ........ what changes at the destination, in rsync's form
@@ -209,6 +209,9 @@
 //!   machine, and the `Names` in each directory before its `EntryEnd`. When everything is in place,
 //!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
 //!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
+//! - With `--link-dest`, `--copy-dest` and `--snapshot` the receiver looks for unchanged entries in
+//!   earlier copies too, and answers as if they existed. With `--snapshot` it reports the complete
+//!   snapshot (`Snapshot`) before `Done`.
 //! - With `--relative` and `--files-from` the client tells a sender where names come from
 //!   (`Relative`), and sends the list that it has read (`FileNames`). All files are then entries of
 //!   one root, the directory in which the names begin. The client checks that a server sends listed
@@ -291,6 +294,7 @@ pub mod report;
 pub mod seal;
 pub mod selection;
 pub mod session;
+pub mod snapshot;
 pub mod source;
 pub mod ssh;
 pub mod threads;

@@ -77,6 +77,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         more_failures,
         deleted: client.deletions.take(),
         removed: client.removals.take(),
+        snapshot: client.snapshots.take(),
         dry_run: client.dry_run,
         check: client.check,
         elapsed,

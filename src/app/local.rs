@@ -18,6 +18,7 @@ use crate::pipeline::deletions::Deletions;
 use crate::pipeline::failures::Failures;
 use crate::pipeline::itemized_list::ItemizedList;
 use crate::pipeline::send::SendTerms;
+use crate::pipeline::snapshot_news::SnapshotNews;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret};
 use crate::session::context::{ClientContext, SharedSource};
@@ -117,6 +118,7 @@ struct ToldChanges {
     deletions: Arc<Deletions>,
     removals: Arc<Deletions>,
     itemized: Arc<ItemizedList>,
+    snapshots: Arc<SnapshotNews>,
 }
 
 /// Both running halves, and the messages that each receives from the other.
@@ -155,6 +157,7 @@ impl Both {
                 deletions: told.deletions,
                 removals: told.removals,
                 itemized: told.itemized,
+                snapshots: told.snapshots,
                 progress,
                 shutdown: client.shutdown.clone(),
                 digests,
@@ -179,6 +182,7 @@ impl Both {
                 deletions: client.deletions.clone(),
                 removals: client.removals.clone(),
                 itemized: client.itemized.clone(),
+                snapshots: client.snapshots.clone(),
             },
             client.progress.clone(),
             client.digests.clone(),
@@ -195,6 +199,10 @@ impl Both {
         let roots = found.roots()?;
         let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
         opening.await.map_err(|e| Error::usage(e.to_string()))?;
+        if client.failures.has_some() {
+            let told = to_receiver.send(operands::not_found());
+            told.await.map_err(|e| Error::usage(e.to_string()))?;
+        }
         client.progress.set_phase(Phase::Copying);
         let sources = found.sources(options);
         let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);

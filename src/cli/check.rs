@@ -136,6 +136,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     mirror.may_protect = mirror.deletes && selector.may_protect(mirror.deletes_excluded);
     request.options.selector = selector;
     request.options.relative = relative;
+    request.options.check_snapshot().map_err(Error::usage)?;
     if let Some(file) = digests {
         request.digest_lists = fan_out::digest_lists(file, &request)?;
     }
@@ -152,10 +153,15 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
 /// # Errors
 /// Usage.
 fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()> {
+    let is_path = |end: &Operand| end.what == EndKind::Path;
+    if args.earlier.is_snapshot() && !(is_path(dest) && sources.iter().all(is_path)) {
+        return Err(Error::usage(
+            "--snapshot copies directories, and a pipe or command is none",
+        ));
+    }
     let Some(flag) = args.earlier.flag() else {
         return Ok(());
     };
-    let is_path = |end: &Operand| end.what == EndKind::Path;
     if !(is_path(dest) && sources.iter().all(is_path)) {
         return Err(Error::usage(format!(
             "{flag} uses files again, and a pipe or command has none"
@@ -511,7 +517,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 154, "{help}");
+        assert!(help.lines().count() <= 156, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

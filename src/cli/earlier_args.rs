@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::earlier::{EarlierCopies, EarlierPath, Reuse};
 use crate::error::{Error, Result};
+use crate::snapshot::{Retention, SnapshotTerms};
 
 const EXISTING: &str = "Existing files";
 
@@ -16,6 +17,12 @@ pub(super) struct EarlierArgs {
     /// Copy unchanged files from an earlier copy there
     #[arg(long, value_name = "DIR", help_heading = EXISTING, conflicts_with = "link_dest")]
     copy_dest: Vec<OsString>,
+    /// Copy into DEST/DATE, linked to the last snapshot
+    #[arg(long, help_heading = EXISTING)]
+    snapshot: bool,
+    /// After --snapshot, remove all older ones but these
+    #[arg(long, value_name = "7d,4w,12m", value_parser = Retention::parse, help_heading = EXISTING)]
+    keep: Option<Retention>,
 }
 
 impl EarlierArgs {
@@ -25,6 +32,24 @@ impl EarlierArgs {
             (false, _) => Some("--link-dest"),
             (true, false) => Some("--copy-dest"),
             (true, true) => None,
+        }
+    }
+
+    pub(super) fn is_snapshot(&self) -> bool {
+        self.snapshot
+    }
+
+    /// The wishes for a snapshot; None without the option.
+    ///
+    /// # Errors
+    /// Usage, if `--keep` is alone.
+    pub(super) fn snapshot(&self, strict: bool) -> Result<Option<SnapshotTerms>> {
+        match (self.snapshot, self.keep) {
+            (true, keep) => Ok(Some(SnapshotTerms { strict, keep })),
+            (false, None) => Ok(None),
+            (false, Some(_)) => Err(Error::usage(
+                "--keep removes old snapshots after a new one: add --snapshot",
+            )),
         }
     }
 

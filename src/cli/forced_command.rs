@@ -24,6 +24,12 @@ pub(super) struct Permits {
     /// `--remove-source-files` may remove what is copied.
     #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
     allow_remove_source_files: bool,
+    /// `--snapshot` may add snapshots.
+    #[arg(long, hide = true, requires = "confine", conflicts_with = "read_only")]
+    allow_snapshot: bool,
+    /// `--keep` may remove old ones.
+    #[arg(long, hide = true, requires = "allow_snapshot")]
+    allow_thinning: bool,
     /// Symbolic links may lead out of the directory.
     #[arg(long, hide = true, requires = "confine")]
     allow_outside_links: bool,
@@ -45,6 +51,8 @@ impl Permits {
             },
             no_overwrite: self.no_overwrite,
             deletes: self.allow_delete,
+            snapshots: self.allow_snapshot,
+            thins: self.allow_thinning,
             removes_sources: self.allow_remove_source_files,
             outside_links: self.allow_outside_links,
             ports,

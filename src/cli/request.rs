@@ -48,6 +48,7 @@ pub(super) fn request(
     let compares = args.compares();
     let backup = args.mirror.backup(&dest)?;
     let earlier = args.earlier.earlier()?;
+    let snapshot = args.earlier.snapshot(args.keep.strict)?;
     let mirror = args.mirror.mirror(
         &sources,
         &dest,
@@ -97,6 +98,7 @@ pub(super) fn request(
             mirror,
             backup,
             earlier,
+            snapshot,
             selector: Arc::default(),
         },
         ssh,

@@ -210,7 +210,7 @@ fn metadata(
 }
 
 /// True if this user may give its files to the group.
-fn may_give_to(group: u32) -> bool {
+pub(super) fn may_give_to(group: u32) -> bool {
     let is_it = |one: rustix::fs::Gid| one.as_raw() == group;
     geteuid().is_root()
         || is_it(getegid())

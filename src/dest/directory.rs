@@ -76,6 +76,13 @@ impl Directory {
         Directory::open_up(dir, false, None)
     }
 
+    /// Enters an empty directory that was made for this copy.
+    pub fn enter_new(dir: Arc<Dir>) -> Result<Directory> {
+        let mut directory = Directory::open_up(dir, false, None)?;
+        directory.fresh = true;
+        Ok(directory)
+    }
+
     /// Enters an existing directory to look at its entries. It gets no permissions, and never a mode
     /// or times.
     pub fn look(dir: Arc<Dir>) -> Directory {

@@ -60,6 +60,7 @@ mod shared_inodes;
 mod sink_spec;
 mod slot;
 mod small;
+mod snapshots;
 mod space;
 mod special;
 mod temporary;
@@ -115,12 +116,16 @@ pub use directory::Directory;
 pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
-pub use resolve::{Spec, resolve};
+pub use resolve::{Spec, resolve, resolve_in, would_resolve_in};
 pub use reuse::EarlierEntry;
 pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, stored_user_key, user_key};
 pub use slot::EntrySlot;
 pub use small::place_small;
+pub use snapshots::{
+    SnapshotRun, SnapshotStore, closed, has_no_entries, holds_snapshots, refuse_in_snapshots,
+    remove_others, remove_tree,
+};
 pub use space::check_free_space;
 
 /// Options and restrictions for every entry that lands here, from the user and the ssh key.
@@ -171,6 +176,10 @@ pub struct Rules {
     /// How unchanged files of earlier copies are used, if there are any. Then nothing is changed in
     /// place that has another name.
     pub earlier: Option<Reuse>,
+    /// The copy makes a snapshot, in a directory of its own.
+    pub snapshot: bool,
+    /// Directories that hold snapshots are closed to other copies: the key may not replace files.
+    pub closed: bool,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,

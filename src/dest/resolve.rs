@@ -8,7 +8,7 @@
 //! unfinished copy of the same source is treated as if it did not exist yet, so that the copy
 //! resumes in it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{Mode, mkdirat};
@@ -128,6 +128,64 @@ pub fn resolve(
     finish(spec, sources, resolved)
 }
 
+/// The same for an existing directory that the user did not name.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn resolve_in(
+    spec: &Spec,
+    dir: &Arc<Dir>,
+    sources: &[Source],
+    same_machine: bool,
+    handles: &Arc<Handles>,
+) -> Result<Vec<RootTarget>> {
+    let place = ExistingPlace {
+        path: dir.path(),
+        means_directory: true,
+        alone: sources.len() == 1,
+        reach: spec.reach(handles),
+    };
+    let found = FoundPath::Directory(dir.clone());
+    let resolved = sources.iter().map(|source| match source.root.contents {
+        true => place.become_it(source, &found),
+        false => place.land(source, &found),
+    });
+    let resolved = resolved.collect::<Result<Vec<Resolved>>>()?;
+    refuse_twice(sources, &resolved)?;
+    for (source, target) in sources.iter().zip(&resolved) {
+        if same_machine {
+            refuse_itself(source, target, spec.relative)?;
+        }
+    }
+    finish(spec, sources, resolved)
+}
+
+/// The same in a dry run, for a directory that would be made.
+///
+/// # Errors
+/// `Kind::Usage` if two sources would get the same name.
+pub fn would_resolve_in(path: &Path, sources: &[Source]) -> Result<Vec<RootTarget>> {
+    let missing = sources.iter().map(|source| {
+        let root = source.root;
+        match root.contents {
+            true => Resolved::missing(path.to_owned(), Vec::new()),
+            false => {
+                let name = root.name.as_bytes().to_vec();
+                Resolved::missing(path.join(&root.name), name)
+            }
+        }
+    });
+    let resolved: Vec<Resolved> = missing.collect();
+    refuse_twice(sources, &resolved)?;
+    let targets = resolved.into_iter().map(|resolved| RootTarget {
+        landing: resolved.landing,
+        listed: resolved.listed,
+        existed: false,
+        earlier: EarlierPlace::default(),
+    });
+    Ok(targets.collect())
+}
+
 impl Spec {
     pub(super) fn expanded(&self) -> Result<PathBuf> {
         let typed = self.path.as_slice();
@@ -186,7 +244,7 @@ fn finish(spec: &Spec, sources: &[Source], resolved: Vec<Resolved>) -> Result<Ve
     Ok(targets)
 }
 
-fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> {
+pub(super) fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> {
     let made = slot.dir.handle().and_then(|above| {
         // The umask removes the permissions that the user does not want to give.
         mkdirat(&*above, slot.name.as_os_str(), Mode::from_raw_mode(0o777))?;

@@ -12,17 +12,19 @@ use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, readlinkat, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
+use super::changed::may_give_to;
 use super::earlier::EarlierPlace;
 use super::existing::content_of;
 use super::link::{has_no_links, replace};
 use super::temporary::same_file;
-use super::unchanged::{differs, is_rounded};
+use super::unchanged::{differs_in, is_rounded};
 use super::{EntrySlot, ExistingEntry, Rules, backup, commit, sync_directory};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::Dir;
 use crate::error::Result;
-use crate::keep::UnchangedBy;
+use crate::keep::{Keep, NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryKind, Name, Timestamp, file_type};
 
 /// An entry of an earlier copy with the content of the new one.
@@ -174,7 +176,33 @@ impl EarlierEntry {
 
     /// True if all its metadata that is kept is that of `entry`.
     pub(super) fn is_equal_to(&self, entry: &Entry, rules: &Rules) -> bool {
-        !differs(&self.slot, entry, &self.stat, rules).unwrap_or(true)
+        let keep = self.possible(entry, rules);
+        // Without the right to give it another owner, a new file would be this user's.
+        let has_owner = keep.owner || !rules.keep.owner || self.stat.st_uid == geteuid().as_raw();
+        has_owner && !differs_in(&keep, &self.slot, entry, &self.stat, rules).unwrap_or(true)
+    }
+
+    /// What the rules keep, without an owner or group that this user may not give to a file.
+    fn possible(&self, entry: &Entry, rules: &Rules) -> Keep {
+        let mut keep = rules.keep;
+        let user = geteuid();
+        keep.owner &= user.is_root() || entry.uid == user.as_raw();
+        keep.group &= self.stat.st_gid == entry.gid || may_give_to(entry.gid);
+        keep
+    }
+
+    /// Counts an owner, group or set-id bit of `entry` that a link to this entry does not have.
+    pub fn count_not_kept(&self, entry: &Entry, rules: &Rules) {
+        rules.count_set_id(entry, self.stat.st_mode);
+        let owners = rules.keep.owner && self.stat.st_uid != entry.uid;
+        let groups = rules.keep.group && self.stat.st_gid != entry.gid;
+        if owners || groups {
+            rules.not_kept.add(&NotKept {
+                owners: owners.into(),
+                groups: groups.into(),
+                ..NotKept::default()
+            });
+        }
     }
 
     /// True if a link to it is the new entry.

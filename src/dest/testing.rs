@@ -45,6 +45,8 @@ pub(super) fn rules() -> Rules {
         check: false,
         backup: None,
         earlier: None,
+        snapshot: false,
+        closed: false,
         umask: 0o022,
     }
 }

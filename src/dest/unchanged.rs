@@ -17,7 +17,7 @@ use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::acl::{self, mode_without_list};
 use crate::dir::attributes::{mode_beside, read_in};
 use crate::error::Result;
-use crate::keep::UnchangedBy;
+use crate::keep::{Keep, UnchangedBy};
 use crate::manifest::{Entry, EntryKind, Timestamp, file_type};
 
 /// What happens to an entry, given what exists under its name.
@@ -52,8 +52,8 @@ impl UnchangedFile {
 /// If the destination cannot be looked at.
 pub fn standing(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Standing> {
     let update = &rules.update;
-    // A key that may only write must not learn what exists.
-    if !update.asks() || rules.blind || slot.device.is_some() {
+    // A key that may only write must not learn what exists, except in the snapshots that it makes.
+    if !update.asks() || rules.blind && !rules.snapshot || slot.device.is_some() {
         return Ok(Standing::Copied);
     }
     let old = match slot.fresh {
@@ -245,7 +245,17 @@ pub fn has_owner_and_attributes(slot: &EntrySlot, entry: &Entry, rules: &Rules) 
 
 /// True if any metadata differs that the rules keep.
 pub(super) fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<bool> {
-    let keep = &rules.keep;
+    differs_in(&rules.keep, slot, entry, old, rules)
+}
+
+/// The same for a part of what the rules keep.
+pub(super) fn differs_in(
+    keep: &Keep,
+    slot: &EntrySlot,
+    entry: &Entry,
+    old: &Stat,
+    rules: &Rules,
+) -> Result<bool> {
     if keep.owner && old.st_uid != entry.uid
         || keep.group && old.st_gid != entry.gid
         || keep.times && Timestamp::mtime(old) != entry.mtime

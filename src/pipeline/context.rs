@@ -8,6 +8,7 @@ use super::digest_list::DigestList;
 use super::failures::Failures;
 use super::itemized_list::ItemizedList;
 use super::shutdown::Shutdown;
+use super::snapshot_news::SnapshotNews;
 use crate::chunk::Pool;
 use crate::control::Outgoing;
 use crate::error::Error;
@@ -43,6 +44,7 @@ pub struct Context {
     /// What is removed at the source.
     pub removals: Arc<Deletions>,
     pub itemized: Arc<ItemizedList>,
+    pub snapshots: Arc<SnapshotNews>,
     pub progress: Arc<Progress>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,

@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 
@@ -28,6 +30,8 @@ pub struct Failures {
     detail: Option<Box<TellFailure>>,
     failures: Mutex<FailureList>,
     progress: Arc<Progress>,
+    /// Something has failed in this session.
+    has_some: AtomicBool,
 }
 
 #[derive(Default)]
@@ -45,6 +49,7 @@ impl Failures {
             detail: Some(detail),
             failures: Mutex::default(),
             progress,
+            has_some: AtomicBool::new(false),
         }
     }
 
@@ -55,10 +60,12 @@ impl Failures {
             detail: None,
             failures: Mutex::default(),
             progress,
+            has_some: AtomicBool::new(false),
         }
     }
 
     pub fn add(&self, error: &Error) {
+        self.has_some.store(true, Relaxed);
         let Some(tell) = &self.tell else { return };
         self.progress.add_failed(1);
         let mut failures = self.failures.lock();
@@ -78,11 +85,17 @@ impl Failures {
 
     /// Prepares for another session, which tries everything again.
     pub fn begin_again(&self) {
+        self.has_some.store(false, Relaxed);
         let mut failures = self.failures.lock();
         for error in std::mem::take(&mut failures.kept) {
             failures.remember(&error);
         }
         failures.more = 0;
+    }
+
+    /// True if something has failed in this session.
+    pub fn has_some(&self) -> bool {
+        self.has_some.load(Relaxed)
     }
 
     /// Reports something that is not a failure.

@@ -16,6 +16,7 @@ pub mod lzma_room;
 pub mod receive;
 pub mod send;
 pub mod shutdown;
+pub mod snapshot_news;
 mod wait_queue;
 pub mod worker_time;
 

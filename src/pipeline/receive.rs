@@ -46,6 +46,8 @@ mod reused;
 mod root_table;
 mod roots;
 mod shifts;
+mod snapshot;
+mod snapshot_copy;
 mod sums;
 pub mod verify;
 pub mod worker;

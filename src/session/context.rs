@@ -16,6 +16,7 @@ use crate::pipeline::failures::Failures;
 use crate::pipeline::itemized_list::ItemizedList;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::cache::CacheShare;
+use crate::pipeline::snapshot_news::SnapshotNews;
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::report::{Reporter, TellUser};
@@ -42,6 +43,8 @@ pub struct ClientContext {
     pub removals: Arc<Deletions>,
     /// What changes there, for `--itemize-changes` and `--dry-run`.
     pub itemized: Arc<ItemizedList>,
+    /// The snapshot that was made.
+    pub snapshots: Arc<SnapshotNews>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
@@ -76,6 +79,8 @@ impl ClientContext {
         let removals = Deletions::new(Box::new(move |path| {
             removing.detail(&format!("removed {}", printable(path)));
         }));
+        let detailing = reporter.clone();
+        let snapshots = SnapshotNews::new(Box::new(move |line| detailing.detail(line)));
         let itemized = ItemizedList::new(reporter.clone(), progress.clone());
         ClientContext {
             progress,
@@ -84,6 +89,7 @@ impl ClientContext {
             deletions: Arc::new(deletions),
             removals: Arc::new(removals),
             itemized: Arc::new(itemized),
+            snapshots: Arc::new(snapshots),
             shutdown: Arc::default(),
             digests: None,
             reached: HostPin::default(),

@@ -218,6 +218,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Extra(_)
         | Message::SourcePlaces(_)
         | Message::Deleted(_)
+        | Message::Snapshot(_)
         | Message::Durable(_)
         | Message::SourcesRemoved(_)
         | Message::Itemized(_)

@@ -22,7 +22,7 @@ use crate::source::{
     Sources, Walk, WalkOptions,
 };
 use crate::units::printable;
-use crate::wire::message::{ROOTS_MAX, Roots};
+use crate::wire::message::{Fault, Message, ROOTS_MAX, Roots};
 
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
@@ -232,6 +232,16 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
     Ok(all)
 }
 
+/// Tells a receiver that some operands could not be read: a snapshot is not complete then.
+pub fn not_found() -> Message {
+    let message = "not all sources could be read";
+    Message::Fault(Fault::of(
+        &Error::new(Kind::Read, Side::Source, message),
+        0,
+        0,
+    ))
+}
+
 /// Looks up the files of a copy that keeps their paths. The second value are the errors of operands.
 ///
 /// # Errors
@@ -339,11 +349,9 @@ pub fn rules(request: &Request) -> Rules {
         dry_run: request.options.dry_run,
         check: request.options.check,
         backup: request.options.backup.clone().map(Backups::new),
-        earlier: request
-            .options
-            .earlier
-            .as_ref()
-            .map(|earlier| earlier.reuse),
+        earlier: request.options.reuse(),
+        snapshot: request.options.snapshot.is_some(),
+        closed: false,
         umask: process_umask(),
     }
 }

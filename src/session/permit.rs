@@ -23,6 +23,10 @@ pub struct Permit {
     pub no_overwrite: bool,
     /// `--allow-delete`: `--delete` is allowed although the key is limited.
     pub deletes: bool,
+    /// `--allow-snapshot`: `--snapshot` is allowed although the key is limited.
+    pub snapshots: bool,
+    /// `--allow-thinning`: so is `--keep`.
+    pub thins: bool,
     /// `--allow-remove-source-files`: files may be removed at the source although the key is limited.
     pub removes_sources: bool,
     /// `--allow-outside-links`: symbolic links may lead out of the directory.
@@ -49,6 +53,7 @@ impl Permit {
     /// `Kind::Usage`.
     pub fn check(&self, open: &Open) -> Result<()> {
         let refused = |message: &str| Err(Error::usage(message));
+        open.options.check_snapshot().map_err(Error::usage)?;
         // Lists every role, so that a new one must be considered here.
         match (&open.role, self.access) {
             (Role::Sender { .. }, PermittedAccess::Write) => {
@@ -99,6 +104,16 @@ impl Permit {
         let deletes = mirror.deletes && !open.role.sends() && !open.options.check;
         if deletes && is_limited && !self.deletes {
             return refused("this key does not allow --delete: its line lacks --allow-delete");
+        }
+        if let Some(snapshot) = open.options.snapshot.filter(|_| !open.role.sends()) {
+            if is_limited && !self.snapshots {
+                return refused(
+                    "this key does not allow --snapshot: its line lacks --allow-snapshot",
+                );
+            }
+            if is_limited && snapshot.keep.is_some() && !self.thins {
+                return refused("this key does not allow --keep: its line lacks --allow-thinning");
+            }
         }
         let removes = open.options.mirror.removes_sources && open.role.sends();
         if removes && is_limited && !self.removes_sources {
@@ -161,13 +176,16 @@ impl Permit {
     pub fn restrict(&self, rules: Rules) -> Rules {
         // A check replaces nothing, and would take files that stay for equal.
         let keeps = self.no_overwrite && !rules.check;
+        // A snapshot goes into a directory of its own, and an existing file there may be replaced.
+        let keeps = keeps && !rules.snapshot;
         Rules {
             no_clobber: rules.no_clobber || keeps,
             makes_room: rules.makes_room && !keeps,
             untouched: keeps,
             blind: self.access == PermittedAccess::Write,
             set_id: self.confine.is_none(),
-            no_own_names: self.confine.is_some(),
+            no_own_names: self.confine.is_some() || self.no_overwrite,
+            closed: self.no_overwrite,
             links_inside: self.confine.is_some() && !self.outside_links,
             ..rules
         }

@@ -10,6 +10,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
 pub use crate::pipeline::deletions::Deleted;
+pub use crate::pipeline::snapshot_news::MadeSnapshot;
 use crate::program::Program;
 use crate::progress::Snapshot;
 pub use crate::ssh::{Host, Rsh, SshOptions};
@@ -265,10 +266,11 @@ impl Request {
             mirror,
             backup,
             earlier,
+            snapshot,
             ..
         } = &self.options;
         let deletes = mirror.deletes || mirror.removes_sources || backup.is_some();
-        let deletes = deletes || earlier.is_some();
+        let deletes = deletes || earlier.is_some() || snapshot.is_some();
         *keep != usual || update.asks() || !changes.is_empty() || deletes
     }
 
@@ -281,6 +283,7 @@ impl Request {
             mirror: self.options.mirror,
             backup: self.options.backup.clone(),
             earlier: self.options.earlier.clone(),
+            snapshot: self.options.snapshot,
         };
         self.archives().then_some(Message::Archive(archive))
     }
@@ -335,6 +338,8 @@ pub struct Outcome {
     pub deleted: Deleted,
     /// What was removed at the source.
     pub removed: Deleted,
+    /// The complete snapshot that was made.
+    pub snapshot: Option<MadeSnapshot>,
     /// Nothing was copied or deleted; the counts are those of what would be.
     pub dry_run: bool,
     /// `--check`: a dry run that compares the ends.

@@ -424,6 +424,7 @@ impl<'a> ServerCopy<'a> {
             deletions: Arc::default(),
             removals: Arc::default(),
             itemized: Arc::default(),
+            snapshots: Arc::default(),
             progress: self.progress.clone(),
             shutdown: self.shutdown.clone(),
             digests: None,

@@ -51,6 +51,13 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "deleted_paths": outcome.deleted.paths,
         "removed_sources": outcome.removed.count,
         "removed_source_paths": outcome.removed.paths,
+        "snapshot": outcome.snapshot.as_ref().map(|made| json!({
+            "name": made.name,
+            "linked": made.linked,
+            "copied": made.copied,
+            "removed": made.removed,
+            "clock_is_behind": made.is_clock_behind,
+        })),
         "not_kept": {
             "owners": counters.not_kept.owners,
             "groups": counters.not_kept.groups,

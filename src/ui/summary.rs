@@ -65,8 +65,39 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
         let what = plural(outcome.removed.count, "file", "files");
         lines.push(format!("{what} removed at the source"));
     }
+    lines.extend(snapshot(outcome));
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
+}
+
+/// What became of a snapshot.
+fn snapshot(outcome: &Outcome) -> Vec<String> {
+    let Some(made) = &outcome.snapshot else {
+        return Vec::new();
+    };
+    let mut told = format!("snapshot {} is complete", harmless(&made.name));
+    if made.linked > 0 {
+        let what = plural(made.linked, "entry", "entries");
+        told.push_str(&format!(", {what} linked to the last one"));
+    }
+    let mut lines = vec![told];
+    if made.copied > 0 {
+        let what = plural(made.copied, "unchanged file", "unchanged files");
+        lines.push(format!(
+            "{what} copied there, because the file system allows no more links"
+        ));
+    }
+    if !made.removed.is_empty() {
+        let what = plural(made.removed.len() as u64, "old snapshot", "old snapshots");
+        lines.push(format!("{what} removed (--keep)"));
+    }
+    if made.is_clock_behind {
+        lines.push(
+            "no snapshot was removed, because one has a later date: the clock is or was wrong"
+                .to_owned(),
+        );
+    }
+    lines
 }
 
 /// If the data moved for a shorter time, the start-up limited the copy.
@@ -419,6 +450,7 @@ pub(super) mod tests {
             more_failures: 0,
             deleted: Default::default(),
             removed: Default::default(),
+            snapshot: None,
             dry_run: false,
             check: false,
             counters: progress.snapshot(),

@@ -19,8 +19,8 @@ const SELECTS: &str = "selection-sides";
 
 /// The feature of an end that keeps what the client says besides content, compares existing files,
 /// deletes what the source does not have, makes backups, removes copied files at the source, and uses
-/// earlier copies.
-const ARCHIVES: &str = "archive-earlier";
+/// earlier copies, and makes snapshots.
+const ARCHIVES: &str = "archive-snapshots";
 
 /// The feature of a sender that sends only the changed pages of a chunk.
 const PATCHES: &str = "patches";

@@ -12,6 +12,7 @@ mod limits;
 mod listed;
 mod mirror;
 mod ranges;
+mod snapshot;
 mod traffic;
 mod weight;
 
@@ -42,6 +43,7 @@ pub use mirror::{
     ABOVE_MAX, DeletedEntries, DirectoryNames, ExtraEntries, OWN_NAMES_MAX, OWN_NAMES_WAITING,
     OwnEntry, OwnEntryIs, OwnNames, RemovedSources, SourcePlaces,
 };
+pub use snapshot::SnapshotReport;
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
 pub use weight::entry_weight;
 
@@ -171,6 +173,8 @@ messages! {
     0x8024 => Stayed(u64),
     // Entries that a receiver has deleted.
     0x8025 => Deleted(DeletedEntries),
+    // The complete snapshot that a receiver has made.
+    0x8026 => Snapshot(SnapshotReport),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
 }

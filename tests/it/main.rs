@@ -41,6 +41,7 @@ mod copy {
     mod placement;
     mod postgres;
     mod small_files;
+    mod snapshots;
     mod special;
     mod verification;
 }

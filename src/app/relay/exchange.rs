@@ -274,6 +274,10 @@ impl<'a> Exchange<'a> {
                 self.client.deletions.add(&deleted);
                 RelayStep::Taken
             }
+            Message::Snapshot(report) => {
+                self.client.snapshots.add(&report);
+                RelayStep::Taken
+            }
             Message::Itemized(changes) => {
                 let options = &self.request.options;
                 if !options.itemizes && !options.dry_run {

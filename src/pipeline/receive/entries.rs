@@ -16,6 +16,7 @@ use super::moved::MovedFiles;
 use super::names::NameClaim;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
+use super::snapshot_copy::SnapshotCopy;
 use crate::dest::{
     self, EntrySlot, ExistingEntry, JournalName, Owners, Rules, Standing, UnchangedFile,
 };
@@ -39,6 +40,8 @@ pub struct Entries {
     /// Number of entries that are not copied because of what is at the destination.
     stayed: AtomicU64,
     pub(super) reused: ReusedCounters,
+    /// Set when the roots land, if the copy makes a snapshot.
+    pub(super) snapshot: OnceLock<SnapshotCopy>,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
     /// Set when the destinations of the roots are known, if a journal is possible.
     pub(super) journal: OnceLock<Journal>,
@@ -99,6 +102,7 @@ impl Entries {
             owners: Owners::default(),
             stayed: AtomicU64::new(0),
             reused: ReusedCounters::default(),
+            snapshot: OnceLock::new(),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
             sum_key: OnceLock::new(),
@@ -203,6 +207,14 @@ impl Entries {
     /// What happens to a file, given what exists in its place. With a list of digests the content of
     /// unchanged files must be read, so they are copied.
     pub fn standing(&self, slot: &EntrySlot, entry: &Entry) -> Result<Standing> {
+        // Its content may not be on the disk: it is linked once more, or read, or sent.
+        if self
+            .snapshot
+            .get()
+            .is_some_and(|snapshot| !snapshot.is_certain())
+        {
+            return Ok(Standing::Copied);
+        }
         let context = self.context();
         let lists = context.digests.is_some() || context.options.digests;
         match dest::standing(slot, entry, &self.rules)? {
@@ -313,6 +325,7 @@ impl Entries {
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
         self.check_itself(entry, slot)?;
+        self.announce_in_snapshot(entry, slot)?;
         if let Some(backup) = &self.rules.backup {
             backup.note(slot);
         }
@@ -451,14 +464,15 @@ impl Entries {
 
     /// Gives complete directories their modes and times. Ends the copy if everything is in place.
     pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
-        while let Some(OpenDirectory {
-            directory,
-            entry,
-            place,
-            source_names,
-            ..
-        }) = full
-        {
+        while let Some(open) = full {
+            self.settle_in_snapshot(&open);
+            let OpenDirectory {
+                directory,
+                entry,
+                place,
+                source_names,
+                ..
+            } = open;
             if let (Some(names), Some(directory)) = (&source_names, &directory) {
                 self.mirror.compare(&self.report, directory, names, &place);
             }
@@ -576,6 +590,7 @@ impl Entries {
             list.tell_rest();
         }
         self.tell_not_kept();
+        self.complete_snapshot();
         self.report.acks.finish();
     }
 

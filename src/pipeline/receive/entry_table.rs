@@ -38,7 +38,7 @@ pub struct OpenDirectory {
     path: Hash,
     pub(super) place: PlaceInCopy,
     /// The same directory in earlier copies.
-    earlier: EarlierDirs,
+    pub(super) earlier: EarlierDirs,
     /// The names of its entries at the source, if the sender has sent them.
     pub(super) source_names: Option<DirectoryNames>,
     names: Names,

@@ -711,6 +711,9 @@ impl EntryWriter<'_> {
         let old = entries.report.itemizer.status_before(dir.identity());
         let entered = match self.is_dry() {
             true => Ok(Directory::look(dir)),
+            false if entries.snapshot.get().is_some_and(|it| it.has_made(&dir)) => {
+                Directory::enter_new(dir)
+            }
             false => Directory::enter(dir),
         };
         let made = entered.and_then(|directory| {
@@ -748,6 +751,12 @@ impl EntryWriter<'_> {
             if self.context().removes_sources() {
                 // Its files are on disk only if its name is.
                 dest::make_durable(slot)?;
+            }
+            if let Some(directory) = directory.as_ref().filter(|_| entries.rules.closed)
+                && !directory.made()
+                && dest::holds_snapshots(directory.dir())
+            {
+                return Err(dest::closed(directory.dir()));
             }
             if let (Some(backup), Some(directory)) = (backup, &directory) {
                 backup.check_directory(slot, directory.dir())?;
@@ -871,6 +880,7 @@ impl EntryWriter<'_> {
     fn vanished(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.context().failures.detail(&fault.into_error());
+        self.entries().vanished_in_snapshot(id, parent);
         self.given_up(id, parent);
     }
 

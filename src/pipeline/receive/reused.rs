@@ -49,6 +49,7 @@ impl Entries {
         let linked = found.link_to(slot, &self.rules)?;
         if linked.is_some() {
             self.reused.linked.fetch_add(1, Relaxed);
+            found.count_not_kept(entry, &self.rules);
         }
         Ok(linked)
     }
@@ -104,6 +105,10 @@ impl Entries {
             listed,
             ..
         } = file;
+        // With other rights, the copy could show content that the key does not know.
+        if self.rules.blind && !found.is_equal() {
+            return Ok(None);
+        }
         let item = self.change_of_new(ItemAction::Made, entry, listed.as_ref());
         let is_ending = || self.context().is_ending();
         let copied = found.copy_to(slot, entry, &self.rules, &is_ending)?;

@@ -63,7 +63,13 @@ impl Entries {
             // No source could be read, as the sender has reported, or the user left all out.
             _ if roots.roots.is_empty() => Vec::new(),
             To::Exit(exit) => vec![exit.target(&roots.roots)?],
+            To::Path(spec) if self.rules.snapshot => {
+                self.land_snapshot(spec, &sources, destination, handles)?
+            }
             To::Path(spec) => {
+                if self.rules.closed {
+                    dest::refuse_in_snapshots(spec, handles)?;
+                }
                 let same_machine = destination.same_machine;
                 dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
             }
@@ -221,7 +227,8 @@ impl Entries {
         let has_begun = self
             .journal()
             .is_some_and(|journal| journal.begun_bytes() > 0);
-        rules.update.sums_up() && !rules.blind && !rules.fsync && !lists && !has_begun
+        let is_blind = rules.blind && !rules.snapshot;
+        rules.update.sums_up() && !is_blind && !rules.fsync && !lists && !has_begun
     }
 
     /// Opens the journal, which is the lock of this destination. If no journal is possible, the
@@ -256,6 +263,8 @@ impl Entries {
             tell: &*destination.sessions.tell,
         };
         let mut places = match first.landing.device() {
+            // The directory of the snapshot may get a mode that allows no removal.
+            None if self.rules.snapshot => self.snapshot_journal(),
             Some(device) => device_places(device, destination, handles),
             None => places(targets, first),
         };

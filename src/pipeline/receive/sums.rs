@@ -193,6 +193,10 @@ impl OwnSums {
             let Some(dir) = comparable else {
                 return self.earlier(entries, id);
             };
+            // There each entry is announced, and what is not is removed at the end.
+            if entries.rules.snapshot {
+                return Some(There::New);
+            }
             // There each name is compared with the others when it is announced.
             if self.spellings.may_confuse(&dir, &entries.rules) {
                 return Some(There::New);

@@ -163,6 +163,7 @@ impl SendControl {
                     ));
                 }
             }
+            Message::Snapshot(report) => self.context.snapshots.add(&report),
             Message::Deleted(deleted) => self.context.deletions.add(&deleted),
             Message::Itemized(changes) => {
                 let options = &self.context.options;

@@ -107,6 +107,9 @@ impl Client<'_> {
         self.client.progress.set_totals(totals);
         let roots = expanded.roots()?;
         say(far.control, Message::Roots(Roots { roots, totals })).await?;
+        if self.client.failures.has_some() {
+            say(far.control, operands::not_found()).await?;
+        }
         self.client.progress.set_phase(Phase::Copying);
         let sources = expanded.sources(&self.request.options);
         let end = SendingEnd::start(self.context(far), self.terms(far), sealer, sources);
@@ -216,6 +219,7 @@ impl Client<'_> {
             deletions: self.client.deletions.clone(),
             removals: self.client.removals.clone(),
             itemized: self.client.itemized.clone(),
+            snapshots: self.client.snapshots.clone(),
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),
             digests: self.client.digests.clone(),

@@ -69,6 +69,7 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
             mirror,
             backup,
             earlier,
+            snapshot,
         } = archive;
         if !changes.is_within_limits() {
             return Err(breach("more changes of modes than allowed"));
@@ -81,7 +82,7 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
             return Err(Error::usage(why.to_string()));
         }
         (open.options.mirror, open.options.backup) = (mirror, backup);
-        open.options.earlier = earlier;
+        (open.options.earlier, open.options.snapshot) = (earlier, snapshot);
         open.options.changes = Arc::new(changes);
     }
     if relative && open.role.sends() {

@@ -63,7 +63,13 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
         Role::Probe { path } => {
             let mut tried = Tried::default();
             if !path.is_empty() {
-                tried = probe_place::write_there(spec(path, open, base, confine)).await?;
+                let place = spec(path, open, base, confine);
+                if permit.no_overwrite {
+                    let place = place.clone();
+                    let look = move || dest::refuse_in_snapshots(&place, &Arc::default());
+                    off_task(look).await??;
+                }
+                tried = probe_place::write_there(place).await?;
             }
             say(control, Message::Tried(tried)).await?;
             ServerRole::Dest(
@@ -206,7 +212,9 @@ pub(super) fn rules(open: &Open) -> Rules {
         dry_run: open.options.dry_run,
         check: open.options.check,
         backup: open.options.backup.clone().map(Backups::new),
-        earlier: open.options.earlier.as_ref().map(|earlier| earlier.reuse),
+        earlier: open.options.reuse(),
+        snapshot: open.options.snapshot.is_some(),
+        closed: false,
         umask: process_umask(),
     }
 }

@@ -8,12 +8,13 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::algorithms::Compress;
 use crate::backup::BackupPlace;
-use crate::earlier::EarlierCopies;
+use crate::earlier::{EarlierCopies, Reuse};
 use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
 use crate::selection::Selector;
+use crate::snapshot::SnapshotTerms;
 
 use super::limits::{self, ROOTS_MAX};
 
@@ -109,12 +110,87 @@ pub struct CopyOptions {
     /// `--link-dest`, `--copy-dest`: directories with earlier copies. Sent in the same message.
     #[serde(skip)]
     pub earlier: Option<EarlierCopies>,
+    /// `--snapshot`: the copy goes into a new directory with the date as its name. Sent in the same
+    /// message.
+    #[serde(skip)]
+    pub snapshot: Option<SnapshotTerms>,
     /// Which entries are copied. Sent in [`Select`](super::Message::Select), for the same reason.
     #[serde(skip)]
     pub selector: Arc<Selector>,
 }
 
 impl CopyOptions {
+    /// Checks that the other options go with `--snapshot`. Both ends check this: nothing in a snapshot
+    /// may be written in place, because older snapshots share the files.
+    ///
+    /// # Errors
+    /// The sentence for the user.
+    pub fn check_snapshot(&self) -> Result<(), &'static str> {
+        let Some(terms) = &self.snapshot else {
+            return Ok(());
+        };
+        let update = &self.update;
+        let leaves = update.newer_stays || update.existing_only || update.new_only;
+        let others = [
+            (
+                self.check,
+                "--check compares with one copy: name a snapshot, as in DEST/latest/, and leave out \
+                 --snapshot",
+            ),
+            (
+                update.unchanged_by != UnchangedBy::SizeAndTime || !self.keep.times,
+                "--snapshot finds unchanged files by size and time: add -a, and leave out --checksum, \
+                 --size-only, -I and --no-times",
+            ),
+            (
+                !self.recursive && self.relative.is_none(),
+                "--snapshot copies whole directories: add -a",
+            ),
+            (
+                self.earlier.is_some(),
+                "--snapshot finds the last snapshot itself: leave out --link-dest and --copy-dest",
+            ),
+            (
+                self.inplace,
+                "--snapshot writes nothing in place, since snapshots share files: leave out --inplace",
+            ),
+            (
+                self.no_clobber || leaves,
+                "--snapshot makes a complete copy: leave out --no-clobber, --update, --existing and \
+                 --ignore-existing",
+            ),
+            (
+                self.mirror.deletes,
+                "a snapshot has only what the source has: leave out --delete with --snapshot",
+            ),
+            (
+                self.backup.is_some(),
+                "older snapshots keep old versions: leave out --backup with --snapshot",
+            ),
+            (
+                self.mirror.removes_sources,
+                "--snapshot and --remove-source-files cannot be combined: the next snapshot would have \
+                 none of the files",
+            ),
+            (
+                self.digests,
+                "--snapshot and --digests cannot be combined: unchanged files are not read",
+            ),
+            (
+                self.no_target_directory,
+                "--snapshot makes its own directory: leave out --no-target-directory",
+            ),
+            (
+                terms.keep.is_some_and(|keep| !keep.is_possible()),
+                "--keep: not a possible number of snapshots",
+            ),
+        ];
+        match others.iter().find(|(is_given, _)| *is_given) {
+            Some((_, why)) => Err(why),
+            None => Ok(()),
+        }
+    }
+
     /// True if this dry run compares the contents of files (`--checksum`), for which digests travel
     /// over data connections.
     pub fn dry_run_reads(&self) -> bool {
@@ -125,6 +201,12 @@ impl CopyOptions {
     pub fn makes_room(&self) -> bool {
         let stays = self.no_clobber || self.update.new_only || self.check;
         self.mirror.deletes && !stays
+    }
+
+    /// How unchanged files of earlier copies are used, if there may be any.
+    pub fn reuse(&self) -> Option<Reuse> {
+        let earlier = self.earlier.as_ref().map(|earlier| earlier.reuse);
+        earlier.or(self.snapshot.map(|_| Reuse::Link))
     }
 
     /// True if a copy to another host compares existing files.
@@ -218,6 +300,7 @@ pub struct Archive {
     pub mirror: Mirror,
     pub backup: Option<BackupPlace>,
     pub earlier: Option<EarlierCopies>,
+    pub snapshot: Option<SnapshotTerms>,
 }
 
 /// Most sessions of one command.

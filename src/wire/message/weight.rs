@@ -67,6 +67,7 @@ impl Message {
             Message::Extra(ExtraEntries::Unknown) => 0,
             Message::SourcePlaces(places) => size_of_val(&places.0[..]),
             Message::Deleted(deleted) => texts(&deleted.paths),
+            Message::Snapshot(report) => report.name.len() + texts(&report.removed),
             Message::Durable(ranges) => ranges.len() * size_of::<ByteRange>(),
             Message::SourcesRemoved(message) => texts(&message.removed.paths),
             Message::Itemized(changes) => changes.entries.iter().map(ItemizedEntry::weight).sum(),

@@ -19,6 +19,7 @@ ways! { push =>
     a_dry_run_needs_the_permissions_of_the_copy,
     missing_directories_are_made_inside_alone,
     backups_of_a_confined_key_stay_inside,
+    a_key_that_only_adds_makes_snapshots_and_changes_none,
     a_confined_key_reaches_nothing_else,
     further_logins_of_such_a_key_carry_streams,
     a_confined_key_neither_gives_nor_takes_names_of_unfinished_files,
@@ -84,6 +85,78 @@ fn a_key_that_only_adds_takes_a_backup_and_keeps_what_is_there(case: &Case) {
     assert!(changed.is_empty(), "{changed:?}");
     let mode = |path: &str| case.dst.mode_of(path);
     assert_eq!(mode("monday/sub"), mode("tuesday/sub"));
+}
+
+fn a_key_that_only_adds_makes_snapshots_and_changes_none(case: &Case) {
+    let dir = case.dst.0.display().to_string();
+    let adds = format!("--confine '{dir}' --write-only --no-overwrite");
+    let tree = case.src.dir("tree");
+    tree.file("sub/same", "same");
+    tree.file("changed", "old");
+    tree.file("big", noise(3, MIB));
+    let from = format!("{}/", tree.0.display());
+    let snapshot = |more: &[&str]| {
+        let flags = [&["-a", "--snapshot"], more].concat();
+        copy(case, &flags, &from, "far:web1")
+    };
+    force(case, &adds);
+    snapshot(&[]).exits(2).says("--allow-snapshot");
+    force(case, &format!("{adds} --allow-snapshot"));
+    snapshot(&[]).succeeds();
+    let latest = || std::fs::read_link(case.dst.path("web1/latest")).expect("a link");
+    let first = Dir(case.dst.path("web1").join(latest()));
+    let before = Tree::read(&first.0);
+    // Unchanged files are links; a file with another mode is sent, and the old one keeps its own.
+    tree.file("changed", "newer");
+    tree.mode("sub/same", 0o666);
+    snapshot(&[]).succeeds();
+    let second = Dir(case.dst.path("web1").join(latest()));
+    assert_same(&tree.0, &second.0, Also::ModesAndTimes);
+    assert_eq!(first.meta("big").ino(), second.meta("big").ino());
+    assert_ne!(first.meta("sub/same").ino(), second.meta("sub/same").ino());
+    snapshot(&["--keep", "1d"])
+        .exits(2)
+        .says("--allow-thinning");
+    snapshot(&["--inplace"]).exits(2);
+    // No other copy of this key goes into a snapshot, or beside one.
+    let name = first
+        .0
+        .file_name()
+        .expect("a date")
+        .to_str()
+        .expect("a date");
+    tree.file("web1/more", "more");
+    let whole = tree.0.join("web1").display().to_string();
+    let file = tree.path("changed").display().to_string();
+    for (source, dest) in [
+        (&file, format!("far:web1/{name}/more")),
+        (&file, format!("far:web1/{name}/sub")),
+        (&file, "far:web1/2001-01-01T000000Z".to_owned()),
+        (&file, format!("far:web1/{name}/new/directory/")),
+        (&whole, "far:".to_owned()),
+        (&whole, format!("far:web1/{name}")),
+        (
+            &file,
+            "far:web1/.fastcp-snapshots/2001-01-01T000000Z".to_owned(),
+        ),
+    ] {
+        let done = copy(case, &["-a", "--mkpath"], source, &dest);
+        done.fails().never_says("panicked");
+    }
+    // Only an empty directory becomes one of snapshots.
+    case.dst.file("other/file", "of the administrator");
+    let done = copy(case, &["-a", "--snapshot"], &from, "far:other");
+    done.exits(11).says("only in an empty directory");
+    let kept = before.differences(&Tree::read(&first.0), Also::ModesAndTimes);
+    assert!(kept.is_empty(), "{kept:?}");
+    let web1 = Dir(case.dst.path("web1"));
+    assert_eq!(web1.names().len(), 4, "{:?}", web1.names());
+    assert_eq!(case.dst.names(), ["other", "web1"]);
+
+    force(case, &format!("{adds} --allow-snapshot --allow-thinning"));
+    snapshot(&["--keep", "1d"]).succeeds();
+    assert_eq!(web1.names().len(), 3, "{:?}", web1.names());
+    std::fs::remove_dir_all(web1.path(".fastcp-snapshots")).expect("remove it");
 }
 
 fn missing_directories_are_made_inside_alone(case: &Case) {

@@ -1,10 +1,16 @@
 //! A client with a stolen key that may only add files to a backup. It sends any message it likes,
 //! but can read nothing, replace nothing and delete nothing.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use fastcp::manifest::{EntryKind, Totals};
-use fastcp::wire::message::{EntryEnd, Message, Open, Role, Roots, WantKind};
+use fastcp::earlier::{EarlierCopies, EarlierPath, Reuse};
+use fastcp::keep::{Keep, UnchangedBy, Update};
+use fastcp::manifest::{EntryKind, Timestamp, Totals};
+use fastcp::snapshot::{Retention, SnapshotTerms};
+use fastcp::wire::message::{
+    Archive, EntryEnd, Message, Open, Role, Roots, SessionSecret, Want, WantKind,
+};
 
 use super::client::{against_server_with, begin, open, server_case};
 use crate::support::peer::*;
@@ -173,6 +179,129 @@ fn a_stolen_key_replaces_and_deletes_nothing() {
         let mut open = receiver(&dir.0.display().to_string());
         open.options.inplace = true;
         assert!(begin(control, open).is_none());
+    });
+}
+
+/// It may add a snapshot. It says that files of the last one have other modes, and that links and
+/// directories are in their places.
+#[test]
+fn a_stolen_key_changes_no_snapshot() {
+    server_case(|case| {
+        let bk = case.dst.dir("bk");
+        let old = bk.dir("2026-11-22T020000Z");
+        old.file("f", "content");
+        old.file("g", "content");
+        old.file("sub/h", "content");
+        bk.link("latest", "2026-11-22T020000Z");
+        bk.file(".fastcp-snapshots/2026-11-22T020000Z", "");
+        // What an interrupted run has left shares files with it.
+        let partial = bk.dir(".fastcp-snapshot-partial");
+        std::fs::hard_link(old.path("g"), partial.path("g")).expect("link it");
+        partial.link("sub", "../2026-11-22T020000Z/sub");
+        case.remember();
+        let before = Tree::read(&old.0);
+        let meta = old.meta("f");
+        let own = case.dst.0.display().to_string();
+        let key = ["--confine", &own, "--write-only", "--no-overwrite"];
+        let play = |more: &[&str], spoil: &dyn Fn(&mut Archive), is_refused: bool| {
+            let mut archive = Archive {
+                keep: Keep::modes_and_times(),
+                update: Update {
+                    unchanged_by: UnchangedBy::SizeAndTime,
+                    ..Update::default()
+                },
+                snapshot: Some(SnapshotTerms {
+                    strict: false,
+                    keep: None,
+                }),
+                ..Archive::default()
+            };
+            spoil(&mut archive);
+            against_server_with(case, &[&key[..], more].concat(), |control| {
+                control.hear_hello();
+                let mut hello = fastcp::session::host::hello();
+                hello.archives = true;
+                control.say_hello_as(&hello);
+                control.say(Message::Open(receiver("bk")));
+                control.say(Message::Secret(SessionSecret([7; 32])));
+                control.say(Message::Archive(archive));
+                let mut root = root(1, "x", true);
+                root.contents = true;
+                let (roots, totals) = (vec![root], Totals::default());
+                control.say(Message::Roots(Roots { roots, totals }));
+                let over =
+                    |message: &Message| matches!(message, Message::Landed(_) | Message::Abort(_));
+                let answer = control.hear_until(over);
+                let landed = matches!(answer, Some(Message::Landed(_)));
+                assert_eq!(landed, !is_refused, "{answer:?}");
+                if is_refused {
+                    return;
+                }
+                let of = |id, parent, name, mode| {
+                    let mut entry = file(id, parent, name, 7);
+                    entry.mode = mode;
+                    entry.mtime = Timestamp {
+                        s: meta.mtime(),
+                        ns: meta.mtime_nsec() as u32,
+                    };
+                    entry
+                };
+                let mut sub = directory(4, 1, "sub");
+                sub.mode = 0o777;
+                control.say(Message::Entries(vec![directory(1, 0, "x"), sub]));
+                control.say(Message::Ask(vec![
+                    of(2, 1, "f", 0o777),
+                    of(3, 1, "g", 0o777),
+                    of(5, 4, "h", 0o777),
+                    of(6, 1, "f", 0o644),
+                    of(7, 1, "f", 0o777),
+                ]));
+                let want = |message: &Message| matches!(message, Message::Want(_));
+                let Some(Message::Want(wants)) = control.hear_until(want) else {
+                    panic!("no answer");
+                };
+                // Content that it may not read is copied for nobody.
+                let sent = |want: &Want| want.kind == WantKind::Fresh;
+                assert!(
+                    wants.iter().filter(|want| want.entry != 6).all(sent),
+                    "{wants:?}"
+                );
+            });
+            let changed = before.differences(&Tree::read(&old.0), Also::ModesAndTimes);
+            assert!(changed.is_empty(), "{changed:?}");
+            assert_eq!(old.mode_of("sub"), 0o755);
+        };
+        play(&[], &|_| (), true);
+        let allowed = ["--allow-snapshot"];
+        play(&allowed, &|_| (), false);
+        let earlier = EarlierCopies {
+            reuse: Reuse::Copy,
+            directories: vec![EarlierPath(b"2026-11-22T020000Z".to_vec())],
+        };
+        let keep = Retention::parse("1d").expect("a policy");
+        let spoils: [&dyn Fn(&mut Archive); 6] = [
+            &|archive| archive.earlier = Some(earlier.clone()),
+            &|archive| (archive.earlier, archive.snapshot) = (Some(earlier.clone()), None),
+            &|archive| archive.mirror.deletes = true,
+            &|archive| archive.mirror.removes_sources = true,
+            &|archive| archive.update.unchanged_by = UnchangedBy::Content,
+            &|archive| {
+                archive.snapshot = Some(SnapshotTerms {
+                    strict: false,
+                    keep: Some(keep),
+                });
+            },
+        ];
+        for spoil in spoils {
+            play(&allowed, spoil, true);
+        }
+        assert_eq!(
+            bk.names().iter().filter(|name| name.ends_with('Z')).count(),
+            1
+        );
+        for own in [".fastcp-snapshots", ".fastcp-snapshot-partial"] {
+            std::fs::remove_dir_all(bk.path(own)).expect("remove it");
+        }
     });
 }
 

@@ -9,6 +9,7 @@ use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Total
 use fastcp::mirror::Mirror;
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
 use fastcp::selection::{Rule, RulePattern, Selection};
+use fastcp::snapshot::{Retention, SnapshotTerms};
 use fastcp::tuner::RememberedRoutes;
 use fastcp::wire::hello::Hello;
 use fastcp::wire::message::*;
@@ -114,6 +115,7 @@ fn messages() -> Vec<Message> {
         mirror: Default::default(),
         backup: None,
         earlier: None,
+        snapshot: None,
         selector: Default::default(),
     };
     let receiver = Role::Receiver {
@@ -438,6 +440,10 @@ fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
             reuse: Reuse::Link,
             directories: vec![EarlierPath(b"../old".to_vec())],
         }),
+        snapshot: Some(SnapshotTerms {
+            strict: true,
+            keep: Some(Retention::parse("7d,4w,12m").expect("a policy")),
+        }),
         ..Archive::default()
     };
     for (message, golden) in [
@@ -461,9 +467,19 @@ fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
             "270005000000 0101010100",
         ),
         (
+            Message::Snapshot(SnapshotReport {
+                name: b"2026-11-22T020000Z".to_vec(),
+                linked: 300,
+                copied: 1,
+                removed: vec![b"a".to_vec()],
+                is_clock_behind: true,
+            }),
+            "26801a000000 12323032362d31312d3232543032303030305aac020101016101",
+        ),
+        (
             Message::Archive(archive),
-            "22002a0000000000000000000000000000000000000000000000000001000001017e036f6c6401000106\
-             2e2e2f6f6c64",
+            "2200320000000000000000000000000000000000000000000000000001000001017e036f6c6401000106\
+             2e2e2f6f6c6401010100 0704 0c00",
         ),
     ] {
         let mut bytes = Vec::new();
@@ -528,7 +544,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-earlier\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

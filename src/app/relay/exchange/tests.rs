@@ -59,6 +59,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
         deletions: Arc::default(),
         removals: Arc::default(),
         itemized: Arc::default(),
+        snapshots: Arc::default(),
         strict: false,
         dry_run: false,
         check: false,
