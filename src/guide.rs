@@ -26,6 +26,7 @@ pages! {
     devices = "devices",
     many_hosts = "many-hosts",
     backups = "backups",
+    snapshots = "snapshots",
     database_moves = "database-moves",
     routes = "routes",
     tuning = "tuning",

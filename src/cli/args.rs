@@ -34,8 +34,8 @@ it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 
 const AFTER: &str = "\
 Topics: scp rsync destination archive mirror dry-run check choosing pipes
-devices many-hosts backups database-moves routes tuning resume exit-codes
-install confined-keys security developing
+devices many-hosts backups snapshots database-moves routes tuning resume
+exit-codes install confined-keys security developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 

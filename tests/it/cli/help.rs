@@ -10,7 +10,7 @@ use crate::support::done::Done;
 use crate::support::run::{Run, fastcp_binary};
 
 /// Flags for the forced command of a limited key, which `--help` does not list.
-const FORCED: [&str; 8] = [
+const FORCED: [&str; 10] = [
     "--server",
     "--confine",
     "--read-only",
@@ -19,7 +19,12 @@ const FORCED: [&str; 8] = [
     "--allow-outside-links",
     "--allow-delete",
     "--allow-remove-source-files",
+    "--allow-snapshot",
+    "--allow-thinning",
 ];
+
+/// Pages that also name options of a forced command.
+const ABOUT_KEYS: [&str; 2] = ["confined-keys", "snapshots"];
 
 /// A flag of version 0.1, which is accepted and hidden.
 const OLD: &str = "--retries";
@@ -111,7 +116,7 @@ fn every_flag_that_a_page_or_the_readme_names_exists() {
     let texts = PAGES.iter().copied().chain([(README, readme.as_str())]);
     for (name, text) in texts {
         for flag in flags(text) {
-            let is_forced = name == "confined-keys" && FORCED.contains(&flag.as_str());
+            let is_forced = ABOUT_KEYS.contains(&name) && FORCED.contains(&flag.as_str());
             // Each kind of metadata has a flag that takes it away from -a.
             let kept = flag.replacen("--no-", "--", 1);
             if known.contains(&flag) || known.contains(&kept) || is_forced || flag == OLD {
