@@ -319,7 +319,7 @@ fn is_in_the_way(slot: &EntrySlot, stat: &Stat) -> Option<Error> {
 
 /// Makes an unreadable directory of this user readable; returns its old mode. An `O_PATH` handle
 /// needs no permission and follows no link, since the name may be swapped at any time.
-fn unlock(slot: &EntrySlot) -> std::io::Result<u32> {
+pub(super) fn unlock(slot: &EntrySlot) -> std::io::Result<u32> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty())?;

@@ -52,11 +52,17 @@ impl EarlierEntry {
             Ok(()) => entry.size,
             Err(_) => {
                 into.set_len(0).map_err(failed)?;
-                match entry.is_sparse() {
+                let copied = match entry.is_sparse() {
                     true => copy_sparse(&from, into, entry.size, is_ending),
                     false => copy_all(&from, into, is_ending),
+                };
+                match copied {
+                    // The content is sent. If it is the new file that cannot be written, that fails.
+                    Err(cause) if Errno::from_io_error(&cause) == Some(Errno::IO) => {
+                        return Ok(None);
+                    }
+                    copied => copied.map_err(failed)?,
                 }
-                .map_err(failed)?
             }
         };
         // It may have changed while it was read.

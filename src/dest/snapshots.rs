@@ -14,8 +14,8 @@
 //! Promises:
 //! - A directory counts as a snapshot only with its mark in `.fastcp-snapshots`, which no copy by a
 //!   confined key can write.
-//! - A snapshot gets its name, its mark and then `latest` when all of it is on the disk, each in one
-//!   step. A run that stops between these steps is completed by the next.
+//! - A snapshot gets its name, `latest` and then its mark when all of it is on the disk, each in one
+//!   step. If a run stops between these steps, the next one does the rest.
 //! - One run works here at a time.
 
 use std::collections::{BTreeSet, HashSet};
@@ -30,12 +30,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, Dir as Reader, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, flock,
-    fstat, fsync, mkdirat, readlinkat, renameat, renameat_with, statat, symlinkat, syncfs,
-    unlinkat,
+    fstat, fsync, mkdirat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::directory::unlock;
+use super::equal_names::Spellings;
 use super::resolve::make_directory;
 use super::temporary::same_file;
 use super::user_path::FoundPath;
@@ -59,9 +60,9 @@ const COMPLETING: &str = ".new";
 /// How long a run waits for the lock: a run that has just ended may still be exiting.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The same for the lock of an earlier session of this command, whose server notices within this time
-/// that its client is gone.
-const PATIENCE_WITH_OWN: Duration = Duration::from_secs(75);
+/// The same for the lock of an earlier session of this command. Its server notices within a minute
+/// that its client is gone, and then waits for a disk that it writes to.
+const PATIENCE_WITH_OWN: Duration = Duration::from_secs(600);
 
 /// Time between two attempts to lock.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -88,6 +89,8 @@ pub struct SnapshotRun<'a> {
     pub no_resume: bool,
     /// A first snapshot needs an empty directory: the key is limited.
     pub needs_empty: bool,
+    /// Old snapshots are removed (`--keep`).
+    pub thins: bool,
     pub is_ending: &'a dyn Fn() -> bool,
 }
 
@@ -101,6 +104,8 @@ pub struct SnapshotStore {
     _directory: OwnedFd,
     latest: Option<(SnapshotName, Arc<Dir>)>,
     partial: Arc<Dir>,
+    /// This run has made the directory with the marks.
+    made_state: bool,
     is_new: bool,
     is_certain: bool,
     began: SnapshotName,
@@ -119,6 +124,8 @@ pub struct Thinned {
     pub removed: Vec<SnapshotName>,
     /// Nothing was removed, because a snapshot has a later date than the one just made.
     pub is_clock_behind: bool,
+    /// The first that could not be removed; the others were.
+    pub failed: Option<Error>,
 }
 
 impl SnapshotStore {
@@ -141,7 +148,7 @@ impl SnapshotStore {
                 "has other files, and this key may begin snapshots only in an empty directory",
             ));
         }
-        let state = state_directory(&container)?;
+        let (state, made_state) = state_directory(&container)?;
         let (lock, directory) = take_lock(&container, &state, run)?;
         check_latest(&container)?;
         try_link(&container)?;
@@ -151,7 +158,16 @@ impl SnapshotStore {
         if run.no_resume {
             remove_tree(&container, PARTIAL.as_ref(), rules, run.is_ending)?;
         }
-        let (partial, is_new) = partial_directory(&container)?;
+        if run.thins {
+            // This makes room. `thin` reports what still cannot be removed.
+            let _ = remove_hidden(&container, rules, run.is_ending);
+        }
+        let (mut partial, mut is_new) = partial_directory(&container)?;
+        if !is_new && Spellings::default().may_confuse(&partial, rules) {
+            // What is left there cannot be told from what is announced by its names.
+            remove_tree(&container, PARTIAL.as_ref(), rules, run.is_ending)?;
+            (partial, is_new) = partial_directory(&container)?;
+        }
         let boot = boot();
         let is_certain = match is_new {
             true => {
@@ -168,10 +184,35 @@ impl SnapshotStore {
             _directory: directory,
             latest,
             partial,
+            made_state,
             is_new,
             is_certain,
             began,
         })
+    }
+
+    /// Removes what [`open`](SnapshotStore::open) has made, since nothing is copied: the directory
+    /// holds no snapshots. What cannot be removed stays, and the next run uses it.
+    pub fn withdraw(self) {
+        let remove = |dir: &Arc<Dir>, name: &str, flags| {
+            let removed = dir.handle().map(|dir| unlinkat(&*dir, name, flags));
+            drop(removed);
+        };
+        if self.is_new {
+            remove(&self.container, PARTIAL, AtFlags::REMOVEDIR);
+        }
+        if self.made_state {
+            remove(&self.state, BOOT, AtFlags::empty());
+            remove(&self.state, LOCK, AtFlags::empty());
+            remove(&self.container, STATE, AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Something has failed: the disk may have lost data that this run wrote, and the kernel says so
+    /// only once. The next run believes no size and time of what is there.
+    pub fn doubt(&self) {
+        // If even this fails, the run has failed, as it has anyway.
+        let _ = write_text(&self.state, BOOT, "");
     }
 
     /// Looks at a snapshot directory without a change or a lock.
@@ -240,11 +281,26 @@ impl SnapshotStore {
     ///
     /// # Errors
     /// Of the file system. `latest` is then as it was, or leads to the new snapshot.
-    pub fn complete(&self) -> Result<SnapshotName> {
-        self.check_held()?;
+    ///
+    /// `sync` writes the file system to the disk, which may take long.
+    pub fn complete(
+        &self,
+        sync: impl FnOnce(&OwnedFd) -> io::Result<()>,
+        is_ending: &dyn Fn() -> bool,
+    ) -> Result<SnapshotName> {
         let failed = |what: &str, cause: io::Error| failed(&self.container, what, cause);
-        let synced = self.partial.handle().and_then(|dir| Ok(syncfs(&*dir)?));
-        synced.map_err(|cause| failed("cannot write the snapshot to the disk", cause))?;
+        let synced = self.partial.handle().and_then(|dir| sync(&dir));
+        synced.map_err(|cause| {
+            self.doubt();
+            failed("cannot write the snapshot to the disk", cause)
+        })?;
+        if is_ending() {
+            return Err(refused(
+                &self.container,
+                "the snapshot is not completed: the copy is ending",
+            ));
+        }
+        self.check_held()?;
         let name = self.free_name()?;
         let mark = format!("{name}{COMPLETING}");
         write_text(&self.state, &mark, "")?;
@@ -308,7 +364,7 @@ impl SnapshotStore {
     /// Each gets a hidden name first, so that none is half there.
     ///
     /// # Errors
-    /// Of the file system; `failed` gets those of single entries.
+    /// If the snapshots cannot be listed.
     pub fn thin(
         &self,
         policy: &Retention,
@@ -326,16 +382,14 @@ impl SnapshotStore {
                 if is_ending() {
                     return Ok(thinned);
                 }
-                self.hide(name)?;
-                thinned.removed.push(name);
+                match self.hide(name) {
+                    Ok(()) => thinned.removed.push(name),
+                    Err(error) => drop(thinned.failed.get_or_insert(error)),
+                }
             }
         }
-        for hidden in names_in(&self.container)? {
-            let date = hidden.strip_prefix(REMOVING.as_bytes());
-            if date.and_then(SnapshotName::parse).is_some() {
-                let name = os(&hidden);
-                remove_tree(&self.container, &name, rules, is_ending)?;
-            }
+        if let Err(error) = remove_hidden(&self.container, rules, is_ending) {
+            thinned.failed.get_or_insert(error);
         }
         Ok(thinned)
     }
@@ -366,6 +420,21 @@ impl SnapshotStore {
         remove_mark(&self.state, &name.to_string())?;
         sync_directory(&self.container)
     }
+}
+
+/// Removes the snapshots with hidden names. One that cannot be removed does not stop the others.
+///
+/// # Errors
+/// The first one.
+fn remove_hidden(container: &Arc<Dir>, rules: &Rules, is_ending: &dyn Fn() -> bool) -> Result<()> {
+    let mut removed = Ok(());
+    for hidden in names_in(container)? {
+        let date = hidden.strip_prefix(REMOVING.as_bytes());
+        if date.and_then(SnapshotName::parse).is_some() {
+            removed = removed.and(remove_tree(container, &os(&hidden), rules, is_ending));
+        }
+    }
+    removed
 }
 
 /// Removes all entries of `dir` but those that `stays` keeps.
@@ -437,7 +506,14 @@ pub fn remove_tree(
 
 /// True if the directory holds snapshots.
 pub fn holds_snapshots(dir: &Arc<Dir>) -> bool {
-    dir.stat(STATE.as_ref()).is_ok()
+    dir.stat(STATE.as_ref()).is_ok_and(|stat| is_state(&stat))
+}
+
+/// True for a directory with marks that this user or root has made. Another user's closes nothing:
+/// anybody may make one in `/tmp`.
+fn is_state(stat: &Stat) -> bool {
+    let owners = [rustix::process::geteuid().as_raw(), 0];
+    file_type(stat) == FileType::Directory && owners.contains(&stat.st_uid)
 }
 
 /// Refuses a place in a directory that holds snapshots, before anything is made there.
@@ -464,6 +540,11 @@ const NO_DIRECTORY: &str = "is not a directory, and snapshots go into one";
 fn container(spec: &Spec, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
     let path = spec.expanded()?;
     let reach = spec.reach(handles);
+    if let Ok(FoundPath::Directory(dir)) = reach.find(&path)
+        && holds_snapshots(&dir)
+    {
+        return Ok(dir);
+    }
     // Nothing is made in a snapshot.
     let above = path.parent().map(|above| nearest(above, spec, handles));
     if above
@@ -496,7 +577,7 @@ fn refuse_nested(container: &Arc<Dir>) -> Result<()> {
     let own = [PARTIAL, STATE].map(OsStr::new);
     let path = container.path();
     let is_own = path.file_name().is_some_and(|name| own.contains(&name));
-    match is_own || is_within(container, true) {
+    match is_own || !holds_snapshots(container) && is_within(container, true) {
         true => Err(usage(&path, IS_NESTED)),
         false => Ok(()),
     }
@@ -511,7 +592,8 @@ fn is_within(dir: &Arc<Dir>, above: bool) -> bool {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let mut way = String::new();
     for level in 0..DEPTH_MAX {
-        if (level > 0 || !above) && statat(&*fd, format!("{way}{STATE}"), flags).is_ok() {
+        let state = statat(&*fd, format!("{way}{STATE}"), flags);
+        if (level > 0 || !above) && state.is_ok_and(|stat| is_state(&stat)) {
             return true;
         }
         let here = statat(&*fd, format!("{way}."), flags);
@@ -572,18 +654,20 @@ fn each_name(dir: &Arc<Dir>, mut each: impl FnMut(&[u8]) -> bool) -> io::Result<
     Ok(())
 }
 
-/// The directory with the marks, which only this user can write.
-fn state_directory(container: &Arc<Dir>) -> Result<Arc<Dir>> {
+/// The directory with the marks, which only this user can write. True if it was made now.
+fn state_directory(container: &Arc<Dir>) -> Result<(Arc<Dir>, bool)> {
     let what = "cannot make the directory .fastcp-snapshots";
     let name = Name::try_from(STATE.as_bytes().to_vec());
     let name = name.map_err(|_| refused(container, what))?;
     let opened = container.handle().and_then(|dir| {
-        match mkdirat(&*dir, STATE, Mode::from_raw_mode(0o700)) {
-            Ok(()) | Err(Errno::EXIST) => container.child(&name),
-            Err(cause) => Err(cause.into()),
-        }
+        let is_new = match mkdirat(&*dir, STATE, Mode::from_raw_mode(0o700)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(cause) => return Err(cause.into()),
+        };
+        Ok((container.child(&name)?, is_new))
     });
-    let state = opened.map_err(|cause| failed(container, what, cause))?;
+    let (state, is_new) = opened.map_err(|cause| failed(container, what, cause))?;
     let stat = state.handle().and_then(|dir| Ok(fstat(&*dir)?));
     let stat = stat.map_err(|cause| failed(container, what, cause))?;
     let user = rustix::process::geteuid();
@@ -592,7 +676,7 @@ fn state_directory(container: &Arc<Dir>) -> Result<Arc<Dir>> {
         return Err(refused(container, message));
     }
     sync_directory(container)?;
-    Ok(state)
+    Ok((state, is_new))
 }
 
 /// Locks the file and, where that is possible, the directory.
@@ -726,6 +810,8 @@ fn newest(container: &Arc<Dir>, state: &Arc<Dir>) -> Result<Option<(SnapshotName
     let opened = as_name.ok().map(|as_name| container.child(&as_name));
     match opened {
         Some(Ok(dir)) => Ok(Some((name, dir))),
+        // A snapshot has the modes of its source, and may be closed to its own user. All is sent.
+        Some(Err(cause)) if is_closed(&cause) => Ok(None),
         Some(Err(cause)) => Err(failed(container, "cannot open its latest snapshot", cause)),
         None => Ok(None),
     }
@@ -783,15 +869,10 @@ fn complete_interrupted(container: &Arc<Dir>, state: &Arc<Dir>) -> Result<()> {
     Ok(())
 }
 
-/// Marks a snapshot that has its name, and lets `latest` lead to it.
+/// Lets `latest` lead to a snapshot that has its name, and marks it. If that stops in between, the mark
+/// of its beginning stays, and the next run does the rest.
 fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<()> {
     let name = name.to_string();
-    let marked = state.handle().and_then(|dir| {
-        let from = format!("{name}{COMPLETING}");
-        Ok(renameat(&*dir, &*from, &*dir, &*name)?)
-    });
-    marked.map_err(|cause| failed(container, "cannot mark the snapshot as complete", cause))?;
-    sync_directory(state)?;
     let linked = container.handle().and_then(|dir| {
         match unlinkat(&*dir, NEW_LATEST, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -801,10 +882,16 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
         Ok(renameat(&*dir, NEW_LATEST, &*dir, LATEST)?)
     });
     linked.map_err(|cause| {
-        let what = "the snapshot is complete, but the link latest cannot be made";
+        let what = "all of the snapshot is there, but the link latest cannot be made";
         failed(container, what, cause)
     })?;
     sync_directory(container)?;
+    let marked = state.handle().and_then(|dir| {
+        let from = format!("{name}{COMPLETING}");
+        Ok(renameat(&*dir, &*from, &*dir, &*name)?)
+    });
+    marked.map_err(|cause| failed(container, "cannot mark the snapshot as complete", cause))?;
+    sync_directory(state)?;
     remove_journals(state);
     Ok(())
 }
@@ -831,7 +918,15 @@ fn partial_directory(container: &Arc<Dir>) -> Result<(Arc<Dir>, bool)> {
             Err(Errno::EXIST) => false,
             Err(cause) => return Err(cause.into()),
         };
-        Ok((container.child(&name)?, is_new))
+        let opened = match container.child(&name) {
+            // It got the mode of its source before the interruption.
+            Err(cause) if is_closed(&cause) => {
+                unlock(&EntrySlot::new(container.clone(), name.clone()))?;
+                container.child(&name)
+            }
+            opened => opened,
+        };
+        Ok((opened?, is_new))
     });
     opened.map_err(|cause| failed(container, what, cause))
 }
@@ -863,6 +958,10 @@ fn boot() -> String {
 fn os(name: &[u8]) -> OsString {
     use std::os::unix::ffi::OsStrExt;
     OsStr::from_bytes(name).to_owned()
+}
+
+fn is_closed(cause: &io::Error) -> bool {
+    Errno::from_io_error(cause) == Some(Errno::ACCESS)
 }
 
 fn is_missing(cause: &io::Error) -> bool {

@@ -206,7 +206,11 @@ impl<'a> Exchange<'a> {
             }
             Message::NotKept(some) => {
                 self.client.progress.not_kept().add(&some);
-                RelayStep::Taken
+                match self.request.options.snapshot {
+                    // With --strict it does not complete the snapshot.
+                    Some(_) => RelayStep::Pass(Message::NotKept(some)),
+                    None => RelayStep::Taken,
+                }
             }
             Message::Tune(tune) => {
                 if !tune.reason.is_empty() {

@@ -735,6 +735,10 @@ impl EntryWriter<'_> {
             if let Some(backup) = backup {
                 backup.check_path(slot)?;
             }
+            // Another session may have begun snapshots in a directory that this one had entered.
+            if entries.rules.closed && dest::holds_snapshots(&slot.dir) {
+                return Err(dest::closed(&slot.dir));
+            }
             let has_room = entries.check_room(slot, &entry)?;
             if has_room {
                 entries.make_room(slot, &entry)?;

@@ -141,6 +141,15 @@ fn sync(journal: &Journal) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the file system of `dir` to the disk, so that this process can exit meanwhile.
+///
+/// # Errors
+/// If the disk did not take some data, or the sync did not end.
+pub(super) fn sync_beside(dir: &OwnedFd) -> io::Result<()> {
+    let synced = syncfs_beside(dir).unwrap_or(Err(Errno::INTR));
+    Ok(synced?)
+}
+
 /// Syncs the file system of `dir` in a child process, which runs [`sync_stdin`]. None if a signal
 /// ended the child.
 ///

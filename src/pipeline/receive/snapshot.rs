@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::destination::CopyDestination;
 use super::entries::Entries;
 use super::entry_table::OpenDirectory;
+use super::journal_sync::sync_beside;
 use super::snapshot_copy::SnapshotCopy;
 use crate::dest::{
     self, EarlierDirs, EntrySlot, Landing, RootTarget, SnapshotRun, SnapshotStore, Source, Spec,
@@ -53,12 +54,20 @@ impl Entries {
             before: &sessions.before,
             no_resume: self.context().options.no_resume,
             needs_empty: self.rules.closed,
+            thins: terms.keep.is_some(),
             is_ending: &|| self.context().is_ending(),
         };
         let store = SnapshotStore::open(spec, &run, &self.rules, handles)?;
         let same_machine = destination.same_machine;
         let partial = store.partial();
-        let mut targets = dest::resolve_in(spec, partial, &sources, same_machine, handles)?;
+        let resolved = dest::resolve_in(spec, partial, &sources, same_machine, handles);
+        let mut targets = match resolved {
+            Ok(targets) => targets,
+            Err(error) => {
+                store.withdraw();
+                return Err(error);
+            }
+        };
         let latest = EarlierDirs::of(store.latest().cloned().into_iter().collect());
         for target in &mut targets {
             target.set_earlier(&latest);
@@ -192,6 +201,9 @@ impl Entries {
             let line = "fastcp: the snapshot is not complete, because something has failed; the same \
                         command goes on with it";
             (self.sessions.tell)(line);
+            if self.context().failures.has_some() {
+                snapshot.store.doubt();
+            }
             return;
         }
         if let Err(error) = self.try_complete(snapshot) {
@@ -205,7 +217,8 @@ impl Entries {
     }
 
     fn try_complete(&self, snapshot: &SnapshotCopy) -> Result<()> {
-        let made = snapshot.store.complete()?;
+        let is_ending = || self.context().is_ending();
+        let made = snapshot.store.complete(sync_beside, &is_ending)?;
         let report = SnapshotReport {
             name: made.to_string().into_bytes(),
             linked: self.reused.linked.load(Relaxed),
@@ -217,7 +230,6 @@ impl Entries {
         let Some(policy) = &snapshot.terms.keep else {
             return Ok(());
         };
-        let is_ending = || self.context().is_ending();
         let thinned = snapshot.store.thin(policy, made, &self.rules, &is_ending)?;
         let names = thinned
             .removed
@@ -228,7 +240,7 @@ impl Entries {
             is_clock_behind: thinned.is_clock_behind,
             ..report
         });
-        Ok(())
+        thinned.failed.map_or(Ok(()), Err)
     }
 
     /// Tells both ends; one of them is the user's.

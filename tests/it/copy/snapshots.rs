@@ -16,6 +16,7 @@ ways! { push, pull, between, here =>
 ways! { local_push =>
     a_killed_snapshot_is_resumed_without_its_leftovers,
     what_failed_is_not_called_latest,
+    a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm,
 }
 
 const STATE: &str = ".fastcp-snapshots";
@@ -232,4 +233,34 @@ fn what_failed_is_not_called_latest(case: &Case) {
         0o700
     );
     forget(&there);
+}
+
+fn a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("f", "content");
+    let inner = case.dst.dir("outer").dir("inner");
+    case.copy(&["-a", "--snapshot"], "tree/", "outer/inner")
+        .succeeds();
+    // A directory of snapshots around one goes on, and nothing new begins in it.
+    case.copy(&["-a", "--snapshot"], "tree/", "outer")
+        .succeeds();
+    case.copy(&["-a", "--snapshot"], "tree/", "outer/inner")
+        .succeeds();
+    assert_eq!(snapshots(&inner).len(), 2);
+    let refused = case.copy(&["-a", "--snapshot"], "tree/", "outer/other");
+    refused
+        .exits(2)
+        .says("is in a directory that holds snapshots");
+    // As a run leaves it that is stopped before `latest` leads to its snapshot.
+    let outer = Dir(case.dst.path("outer"));
+    let stopped = latest(&outer);
+    fs::remove_file(outer.path("latest")).expect("remove it");
+    let mark = outer.path(STATE).join(&stopped);
+    fs::rename(&mark, mark.with_extension("new")).expect("rename it");
+    tree.mode("f", 0o600);
+    case.copy(&["-a", "--snapshot"], "tree/", "outer")
+        .succeeds();
+    assert!(mark.exists() && latest(&outer) > stopped);
+    forget(&inner);
+    forget(&outer);
 }
