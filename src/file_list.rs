@@ -131,8 +131,16 @@ impl FileList {
     /// # Errors
     /// Usage, if it cannot be read or is too long; the message begins with `shown`.
     pub fn read(from: impl Read, form: ListForm, shown: &str) -> Result<FileList> {
+        FileList::read_within(LIST_READ_MAX, from, form, shown)
+    }
+
+    /// Reads a list of at most `most` bytes.
+    fn read_within(most: usize, from: impl Read, form: ListForm, shown: &str) -> Result<FileList> {
         let fail = |why: &str| Error::usage(format!("{shown}: {why}"));
-        let mut builder = ListBuilder::default();
+        let mut builder = ListBuilder {
+            read_max: most,
+            ..ListBuilder::default()
+        };
         let mut lines = ListLines {
             from: io::BufReader::with_capacity(64 << 10, from),
             form,
@@ -140,7 +148,7 @@ impl FileList {
             number: 0,
             ended_by: b'\n',
         };
-        while let Some(read) = lines.next().map_err(|error| fail(&reason_of(&error)))? {
+        while let Some(read) = lines.next(most).map_err(|error| fail(&reason_of(&error)))? {
             let added = lines.check().and_then(|is_name| match is_name {
                 true => builder.add(&lines.line),
                 false => builder.pass(read),
@@ -325,8 +333,9 @@ struct ListLines<R> {
 }
 
 impl<R: BufRead> ListLines<R> {
-    /// Reads the next line. Returns the number of bytes read; None at the end.
-    fn next(&mut self) -> io::Result<Option<usize>> {
+    /// Reads the next line, or a little more than `most` bytes of it. Returns the number of bytes
+    /// read; None at the end.
+    fn next(&mut self, most: usize) -> io::Result<Option<usize>> {
         self.line.clear();
         let before = self.ended_by;
         // A file may have line ends of Windows, or of an old Mac.
@@ -350,7 +359,7 @@ impl<R: BufRead> ListLines<R> {
             self.from.consume(used);
             read += used;
             // The rest of what is too long is read only if it is a comment.
-            if is_over || self.line.len() > LINE_MAX && !self.is_comment() || read > LIST_READ_MAX {
+            if is_over || self.line.len() > LINE_MAX && !self.is_comment() || read > most {
                 break;
             }
         }
@@ -388,6 +397,7 @@ pub struct ListBuilder {
     list: FileList,
     /// Bytes of what was added, and of what does not count.
     read: usize,
+    read_max: usize,
 }
 
 impl Default for ListBuilder {
@@ -398,6 +408,7 @@ impl Default for ListBuilder {
                 ..FileList::default()
             },
             read: 0,
+            read_max: LIST_READ_MAX,
         }
     }
 }
@@ -434,7 +445,7 @@ impl ListBuilder {
     /// A sentence, if there are too many.
     fn pass(&mut self, bytes: usize) -> std::result::Result<(), String> {
         self.read = self.read.saturating_add(bytes);
-        match self.read > LIST_READ_MAX {
+        match self.read > self.read_max {
             true => Err("more than 512 MiB in one list, with comments and empty names".to_owned()),
             false => Ok(()),
         }
@@ -650,9 +661,11 @@ mod tests {
         );
         let error = FileList::read(text.as_bytes(), ListForm::Lines, "list").unwrap_err();
         assert_eq!(error.message, "list: line 6: has a NUL: use -0");
-        let nuls = io::repeat(0);
-        let error = FileList::read(nuls, ListForm::Nul, "list").unwrap_err();
-        assert!(error.message.contains("more than 512 MiB"), "{error}");
+        for (endless, form) in [(0, ListForm::Nul), (b'#', ListForm::Lines)] {
+            let error = FileList::read_within(1 << 20, io::repeat(endless), form, "list");
+            let error = error.unwrap_err();
+            assert!(error.message.contains("more than 512 MiB"), "{error}");
+        }
         let base = [&vec![b'a'; LINE_MAX + 1][..], b"/./x"].concat();
         assert!(ListBuilder::default().add(&base).is_err());
         let bases: String = (0..=BASES_MAX).map(|n| format!("{n}/./x\n")).collect();
