@@ -27,6 +27,9 @@ pub struct Name(#[serde(with = "byte_strings")] Vec<u8>);
 /// The longest name that Linux file systems allow, in bytes.
 pub const NAME_MAX: usize = 255;
 
+/// Room for what most entries are summed up from, in bytes.
+const USUAL_SUM_LEN: usize = 256;
+
 #[derive(Debug, thiserror::Error)]
 #[error("not a valid file name")]
 pub struct NotAName;
@@ -409,10 +412,11 @@ impl Entry {
     /// content is represented by its size and, with `has_time`, its modification time, or by its
     /// digest if that is known.
     pub fn sum(&self, key: &Digest, keep: &Keep, has_time: bool) -> Digest {
-        let mut hasher = blake3::Hasher::new_keyed(key);
+        // Gathered, since each update of a hasher costs more than these few bytes.
+        let mut parts = Vec::with_capacity(USUAL_SUM_LEN);
         let mut part = |bytes: &[u8]| {
-            hasher.update(&(bytes.len() as u64).to_le_bytes());
-            hasher.update(bytes);
+            parts.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+            parts.extend_from_slice(bytes);
         };
         part(self.name.as_bytes());
         let (kind, text, number): (u8, &[u8], u64) = match &self.kind {
@@ -454,7 +458,7 @@ impl Entry {
         if let Some(content) = self.content() {
             part(&content);
         }
-        *hasher.finalize().as_bytes()
+        *blake3::keyed_hash(key, &parts).as_bytes()
     }
 
     /// Its extended attributes, sorted by name. None for those of a peer that are malformed or more
