@@ -19,8 +19,12 @@ use crate::wire::message::{
 };
 
 /// Most entries that are held back, and about how many bytes they may take.
-const HELD_MAX: usize = 4 * SUMS_MAX;
+const HELD_MAX: usize = 8 * SUMS_MAX;
 const HELD_BYTES_MAX: usize = 16 << 20;
+
+/// Entries that one message of sums stands for, about. The receiver reads that many in some 10 ms, so
+/// it begins soon and both ends work at the same time.
+const ASKED_ENTRIES: usize = 2048;
 
 /// Most directories whose answers are awaited.
 const DIRECTORIES_MAX: usize = 4096;
@@ -48,6 +52,8 @@ pub(super) struct HeldEntries {
     /// Sums to be sent.
     sums: Vec<DirectorySum>,
     entry_sums: Vec<EntrySums>,
+    /// Number of entries in `sums`.
+    summed: usize,
     /// Questions that are sent or to be sent, and not answered.
     unanswered: usize,
 }
@@ -159,6 +165,7 @@ impl HeldEntries {
             entries: gathered.len() as u64,
             sum: sum.to_le_bytes(),
         });
+        self.summed += gathered.len();
         directory.parts.insert(0, gathered);
         directory.next_part = 1;
         self.unanswered += 1;
@@ -245,6 +252,7 @@ impl HeldEntries {
 
     /// Takes the questions to be sent.
     pub(super) fn take_questions(&mut self) -> (Vec<DirectorySum>, Vec<EntrySums>) {
+        self.summed = 0;
         (
             std::mem::take(&mut self.sums),
             std::mem::take(&mut self.entry_sums),
@@ -252,7 +260,7 @@ impl HeldEntries {
     }
 
     pub(super) fn has_many_questions(&self) -> bool {
-        self.sums.len() >= 64 || !self.entry_sums.is_empty()
+        self.sums.len() >= 64 || self.summed >= ASKED_ENTRIES || !self.entry_sums.is_empty()
     }
 
     /// True if no more entries should be held back before some are compared.
