@@ -15,6 +15,7 @@
 //! depends on its offset, so the value of zeros cannot be reused: the root of a file with holes
 //! requires hashing their zeros.
 
+pub mod line;
 pub mod pipe;
 #[cfg(test)]
 mod tests;

@@ -219,6 +219,9 @@
 //! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
 //!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
 //!   place of a request for content; no frame is sent. The client's hello says which of them it is.
+//! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
+//!   server answers what it found (`VerifiedFiles`), until each line is answered. No data connection
+//!   is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to be dialled.

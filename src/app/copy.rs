@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::app::{local, retries};
+use crate::app::{list_check, local, retries};
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::NotKept;
 use crate::pipeline::digest_list::DigestList;
@@ -110,10 +110,11 @@ pub fn copy(request: Request, client: &mut ClientContext) -> Result<String> {
             host::on_enough(move || enough.set());
         }
         let copy = async {
-            let copied = match request.host() {
-                None => local::copy(&request, client).await,
-                Some(_) if client.probe.is_some() => one_session(&request, client).await,
-                Some(_) => retries::copy(&request, client).await,
+            let copied = match (&request.check_list, request.host()) {
+                (Some(from), _) => list_check::run(&request, from, client).await,
+                (None, None) => local::copy(&request, client).await,
+                (None, Some(_)) if client.probe.is_some() => one_session(&request, client).await,
+                (None, Some(_)) => retries::copy(&request, client).await,
             };
             let copied = digests_written(client, copied).await;
             changes_written(client, copied).await

@@ -3,6 +3,7 @@
 
 pub mod copy;
 pub mod fan_out;
+pub mod list_check;
 pub mod local;
 pub mod probe;
 pub mod relay;

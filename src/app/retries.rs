@@ -14,7 +14,7 @@ use super::relay;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
-use crate::session::client::{self, Session};
+use crate::session::client::{self, LostSession, Session};
 use crate::session::context::ClientContext;
 use crate::session::login::{Attempt, SAME_SIGNAL, SAME_SIGNAL_BRIEF};
 use crate::session::rate_file;
@@ -42,6 +42,26 @@ const JITTER: f64 = 0.25;
 /// An error that another login cannot repair; the signal, if one arrived; `Kind::Lost` after the
 /// last login.
 pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
+    let run = async |request: &Request, client: &ClientContext, session: Session<'_>| match request
+        .hosts()
+    {
+        Some(_) => relay::copy(request, client, session).await,
+        None => client::copy(request, client, session).await,
+    };
+    repeat(request, client, run, || client.begin_again()).await
+}
+
+/// The same for sessions that `run` carries out. `begin_again` prepares for the next session, and
+/// is true if the last one got further than those before it.
+///
+/// # Errors
+/// As for [`copy`].
+pub async fn repeat(
+    request: &Request,
+    client: &ClientContext,
+    run: impl AsyncFn(&Request, &ClientContext, Session<'_>) -> Result<String, LostSession>,
+    begin_again: impl Fn() -> bool,
+) -> Result<String> {
     let mut request = request.clone();
     let mut retries = Retries::new(request.retry, &Secret::session());
     let mut refusals = 0;
@@ -61,11 +81,7 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
             request.options.rate_limit = rate;
         }
         let seat_of_session = client.of_session();
-        let copied = match request.hosts() {
-            Some(_) => relay::copy(&request, &seat_of_session, session).await,
-            None => client::copy(&request, &seat_of_session, session).await,
-        };
-        let lost = match copied {
+        let lost = match run(&request, &seat_of_session, session).await {
             Ok(route) => return Ok(route),
             Err(lost) => lost,
         };
@@ -88,7 +104,7 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
         } else {
             0
         };
-        if client.begin_again() {
+        if begin_again() {
             retries.refill();
             // The partial files are now this command's own: a session that made progress had first
             // discarded those of an earlier run.

@@ -85,9 +85,10 @@ pub(super) struct Args {
     /// Copy and delete nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
-    /// Compare by BLAKE3, copy nothing; exit 1 if unequal
-    #[arg(long, help_heading = COPYING)]
-    pub check: bool,
+    /// Compare by BLAKE3, or with LIST; exit 1 if unequal
+    #[arg(long, value_name = "LIST", help_heading = COPYING, num_args = 0..=1,
+          require_equals = true)]
+    pub check: Option<Option<OsString>>,
     /// Also copy to DEST (repeatable)
     #[arg(long, value_name = "DEST", help_heading = COPYING)]
     pub also: Vec<OsString>,
@@ -135,7 +136,7 @@ pub(super) struct Args {
     /// Do not keep metadata of directories in such paths
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
-    /// Write a list of digests for b3sum --check
+    /// Write a list of digests for --check=LIST, b3sum
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
@@ -365,7 +366,7 @@ impl Args {
     /// # Errors
     /// Usage, with options that leave existing files as they are, or that only a copy has.
     pub(super) fn set_check(&mut self) -> Result<()> {
-        if !self.check {
+        if self.check.is_none() {
             return Ok(());
         }
         let keep = &self.keep;

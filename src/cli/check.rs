@@ -14,7 +14,7 @@ use crate::units::printable;
 
 use super::args::Args;
 use super::choice;
-use super::ends::ends;
+use super::ends::{ends, list_notice};
 use super::fan_out;
 use super::list_args;
 use super::request::{rate_limit, request};
@@ -60,7 +60,10 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     check_between(&sources, &dest, &args)?;
     let is_remote = |end: &Operand| end.host.is_some();
     let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
-    let warnings = way(&args, is_remote)?;
+    let mut warnings = way(&args, is_remote)?;
+    if args.check.is_some() {
+        warnings.extend(list_notice(&sources, &dest));
+    }
     if args.polite && args.route == Some(Route::Ssh) {
         return Err(Error::usage(
             "--polite has no effect on data that goes through ssh: leave out --route ssh, or limit \
@@ -126,7 +129,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             || args.lists_changes() && std::io::stdout().is_terminal(),
         json: args.json,
         changes: args.lists_changes(),
-        check: args.check,
+        check: args.check.is_some(),
     };
     let mut request = Request {
         also,
@@ -235,7 +238,11 @@ fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
     let is_path = |end: &Operand| end.what == EndKind::Path;
     let has_paths = is_path(dest) && sources.iter().all(is_path);
     if args.dry_run && !has_paths {
-        let option = if args.check { "--check" } else { "--dry-run" };
+        let option = if args.check.is_some() {
+            "--check"
+        } else {
+            "--dry-run"
+        };
         return Err(Error::usage(format!(
             "{option} compares files, and can look neither into a pipe nor into a command"
         )));

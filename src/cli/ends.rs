@@ -2,9 +2,12 @@
 //! be on one host, and the destination must not look like a mistyped host.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::digest::line::{self, LINE_MAX};
 use crate::error::{Error, Result};
 use crate::session::{EndKind, Operand};
 use crate::units::printable;
@@ -152,6 +155,29 @@ fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
         ))),
         false => Ok(()),
     }
+}
+
+/// A notice for a user who has typed a list of digests as the source of a comparison.
+pub(super) fn list_notice(sources: &[Operand], dest: &Operand) -> Option<String> {
+    let [source] = sources else { return None };
+    if source.host.is_some() || source.what != EndKind::Path {
+        return None;
+    }
+    let path: &OsStr = OsStr::from_bytes(&source.path);
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut first = Vec::new();
+    let list = BufReader::new(File::open(path).ok()?.take(LINE_MAX as u64));
+    list.take(LINE_MAX as u64)
+        .read_until(b'\n', &mut first)
+        .ok()?;
+    line::parse(&first).ok()?;
+    let (list, dest) = (name(source), name(dest));
+    Some(format!(
+        "fastcp: {list} is a list of digests, and is compared as a file: to compare the files that \
+         it names, write --check={list} {dest}"
+    ))
 }
 
 fn is_pipe(operand: &Operand) -> bool {

@@ -12,6 +12,7 @@ mod forced_command;
 mod habits;
 mod keep_args;
 mod list_args;
+mod list_check;
 mod mirror_args;
 pub mod operand;
 mod probe;
@@ -50,7 +51,7 @@ pub fn main() -> i32 {
     if let Some(topic) = help_topic(std::env::args_os().skip(1)) {
         return help(&topic).unwrap_or_else(|error| refuse(&error));
     }
-    let args = match Args::try_parse() {
+    let mut args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
             // --help goes to stdout with code 0, an error to stderr with code 2.
@@ -85,7 +86,12 @@ pub fn main() -> i32 {
     if args.probe {
         return probe::run(args).unwrap_or_else(|error| refuse(&error));
     }
-    match check::order(args) {
+    let list = args.check.take_if(|list| list.is_some()).flatten();
+    let order = match list {
+        Some(list) => list_check::order(args, &list),
+        None => check::order(args),
+    };
+    match order {
         Ok(order) => copy(order),
         Err(error) => refuse(&error),
     }

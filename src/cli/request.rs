@@ -43,7 +43,7 @@ pub(super) fn request(
     // A trailing slash in the list also means all that a directory has.
     let has_directories = recursive || has_list;
     // The differences that a check finds are counted here.
-    let itemizes = args.lists_changes() || args.check;
+    let itemizes = args.lists_changes() || args.check.is_some();
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let backup = args.mirror.backup(&dest)?;
@@ -91,7 +91,7 @@ pub(super) fn request(
             relative: None,
             dry_run: args.dry_run,
             itemizes,
-            check: args.check,
+            check: args.check.is_some(),
             keep,
             update,
             changes,
@@ -125,9 +125,10 @@ pub(super) fn request(
             false => Retry::of(args.retry_for, args.retries),
         },
         strict: args.keep.strict,
-        check: args.check,
+        check: args.check.is_some(),
         encrypt: !args.no_encrypt,
         digest_lists: Vec::new(),
+        check_list: None,
     })
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use crate::control::Outgoing;
-use crate::digest::Digest;
+use crate::digest::{Digest, line};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
@@ -239,7 +239,7 @@ impl DigestList {
 
 impl ListState {
     fn add(&mut self, path: Vec<u8>, digest: &Digest) {
-        match line(&path, digest) {
+        match line::format(&path, digest) {
             Some(line) => self.writer.put(line),
             None if self.unlisted.len() < UNLISTED_KEPT => self.unlisted.push(path),
             None => self.more_unlisted += 1,
@@ -275,36 +275,5 @@ impl Told {
             // If the connection is lost, its reader reports that.
             let _ = self.control.send_blocking(Message::FileDigests(files));
         }
-    }
-}
-
-/// A line as b3sum writes it; None if no list can contain the name.
-fn line(path: &[u8], digest: &Digest) -> Option<String> {
-    let path = std::str::from_utf8(path)
-        .ok()
-        .filter(|path| !path.contains('\u{fffd}'))?;
-    let hex = blake3::Hash::from_bytes(*digest).to_hex();
-    let escaped = path
-        .replace('\\', "\\\\")
-        .replace('\n', "\\n")
-        .replace('\r', "\\r");
-    let mark = if escaped == path { "" } else { "\\" };
-    Some(format!("{mark}{hex}  {escaped}\n"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_those_of_b3sum() {
-        let hex = "00".repeat(32);
-        assert_eq!(line(b"a b", &[0; 32]).unwrap(), format!("{hex}  a b\n"));
-        assert_eq!(
-            line(b"a\\b\nc", &[0; 32]).unwrap(),
-            format!("\\{hex}  a\\\\b\\nc\n")
-        );
-        assert_eq!(line(b"\xff", &[0; 32]), None);
-        assert_eq!(line("a\u{fffd}".as_bytes(), &[0; 32]), None);
     }
 }

@@ -12,6 +12,7 @@ pub mod deletions;
 pub mod digest_list;
 pub mod failures;
 pub mod itemized_list;
+pub mod list_check;
 pub mod lzma_room;
 pub mod receive;
 pub mod send;

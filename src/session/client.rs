@@ -3,6 +3,7 @@
 
 mod endpoints;
 mod first_messages;
+mod list_check;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 pub use self::endpoints::Session;
 use self::endpoints::{Client, FarOptions, SendController};
 use self::first_messages::suite_for;
+pub use self::list_check::check_list;
 
 use super::connection_control::{ConnectionControl, Inband};
 use super::control_reader::{ControlReader, named};

@@ -244,7 +244,9 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Conclusion(_)
         | Message::Tried(_)
         | Message::Account(_)
-        | Message::FileDigests(_) => false,
+        | Message::FileDigests(_)
+        | Message::ListedDigests(_)
+        | Message::VerifiedFiles(_) => false,
     }
 }
 

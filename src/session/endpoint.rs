@@ -28,7 +28,7 @@ use crate::wire::message::{Busy, Message};
 /// How long threads may take to end. One that is stuck in the kernel is left behind. With the
 /// clean-up and the end of the far end's process (`login`), the user waits less than 2 s after
 /// Ctrl-C, unless a command runs there or control is stuck.
-const JOIN_PATIENCE: Duration = Duration::from_millis(900);
+pub(super) const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
 /// The least time for the clean-up, if threads took all of their time.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
@@ -225,13 +225,13 @@ fn busy(worker_time: &WorkerTime, idle_time: &IdleTime) -> Busy {
     }
 }
 
-struct Threads {
+pub(super) struct Threads {
     shutdown: Arc<Shutdown>,
-    started: Vec<JoinHandle<()>>,
+    pub(super) started: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
-    fn of(shutdown: &Arc<Shutdown>) -> Self {
+    pub(super) fn of(shutdown: &Arc<Shutdown>) -> Self {
         let (shutdown, started) = (shutdown.clone(), Vec::new());
         Threads { shutdown, started }
     }
@@ -245,7 +245,11 @@ impl Threads {
     }
 
     /// Starts up to `wanted` workers. One is enough: a refusal of more is no error.
-    fn start_workers<W: FnOnce() + Send + 'static>(&mut self, wanted: usize, work: impl Fn() -> W) {
+    pub(super) fn start_workers<W: FnOnce() + Send + 'static>(
+        &mut self,
+        wanted: usize,
+        work: impl Fn() -> W,
+    ) {
         self.start(work());
         for _ in 1..wanted {
             match spawn(&self.shutdown, work()) {
@@ -267,7 +271,7 @@ fn spawn(shutdown: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Resu
 }
 
 /// Waits for threads until `until`. Leaves threads that are stuck in a system call.
-async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
+pub(super) async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
     for thread in threads {
         while !thread.is_finished() {
             if Instant::now() > until {

@@ -3,6 +3,7 @@
 //! the other.
 
 pub mod bootstrap;
+pub mod checking_end;
 pub mod client;
 pub mod connection_control;
 pub mod context;
@@ -14,6 +15,7 @@ pub mod file_names;
 pub mod heartbeat;
 pub mod host;
 pub mod host_pin;
+pub mod listed_lines;
 pub mod login;
 pub mod login_turns;
 pub mod operands;
@@ -32,6 +34,6 @@ pub mod tuning;
 
 pub use permit::{Permit, PermittedAccess};
 pub use request::{
-    Bottleneck, Compress, CopyOptions, EndKind, Host, Operand, Outcome, Ports, Request, Retry,
-    Route, RouteOptions, Rsh, Shares, SshOptions, Verdict,
+    Bottleneck, Compress, CopyOptions, DigestsFrom, EndKind, Host, Operand, Outcome, Ports,
+    Request, Retry, Route, RouteOptions, Rsh, Shares, SshOptions, Verdict,
 };

@@ -56,7 +56,7 @@ impl Permit {
         open.options.check_snapshot().map_err(Error::usage)?;
         // Lists every role, so that a new one must be considered here.
         match (&open.role, self.access) {
-            (Role::Sender { .. }, PermittedAccess::Write) => {
+            (Role::Sender { .. } | Role::Verifier { .. }, PermittedAccess::Write) => {
                 return refused("this key may only write (--write-only)");
             }
             (Role::Receiver { .. }, PermittedAccess::Read) => {
@@ -65,7 +65,13 @@ impl Permit {
             (Role::Probe { path }, PermittedAccess::Read) if !path.is_empty() => {
                 return refused("this key may only read (--read-only): probe HOST: without a path");
             }
-            (Role::Sender { .. } | Role::Receiver { .. } | Role::Probe { .. }, _) => {}
+            (
+                Role::Sender { .. }
+                | Role::Receiver { .. }
+                | Role::Probe { .. }
+                | Role::Verifier { .. },
+                _,
+            ) => {}
             // A command can do everything that its user can.
             (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {

@@ -87,6 +87,16 @@ pub struct Request {
     pub encrypt: bool,
     /// The files that `--digests` writes, one for each destination; empty without the flag.
     pub digest_lists: Vec<PathBuf>,
+    /// `--check=LIST`: the list that the files of the only source are compared with.
+    pub check_list: Option<DigestsFrom>,
+}
+
+/// Where a list of digests is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DigestsFrom {
+    Stdin,
+    /// On this machine.
+    File(PathBuf),
 }
 
 /// How long and how often lost connections are retried.
@@ -167,6 +177,7 @@ impl Request {
             check: false,
             encrypt: true,
             digest_lists: Vec::new(),
+            check_list: None,
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod accept;
 mod first_messages;
+mod list_check;
 mod roles;
 
 use std::io::Write;
@@ -253,24 +254,29 @@ async fn copy<R: AsyncRead + Unpin>(
     let streams = tuning::first_streams(open.streams);
     connection_set.want(streams.min(server.budget.streams_max()));
     let mut reports = Reports::default();
-    let end = slot.insert(
-        match control_reader.during(end(open, permit, control)).await?? {
-            ServerRole::Source(found) => {
-                let totals = control_reader
-                    .during(tell_roots(&found, open, control))
-                    .await??;
-                let limit = pace.limit.clone();
-                let end = server.send(found, connections, pace);
-                end.sender.context.progress.set_totals(totals);
-                reports = server.report(&end, limit);
-                heart.attach(end.sender.clone());
-                RunningEnd::Sending(end)
-            }
-            ServerRole::Dest(to, typed) => {
-                RunningEnd::Receiving(server.receive(to, typed, connections))
-            }
-        },
-    );
+    let role = control_reader.during(end(open, permit, control)).await??;
+    let end = slot.insert(match role {
+        ServerRole::Verifier(place) => {
+            let terms = (open, server.budget.workers);
+            let control = control.clone();
+            let reader = &mut control_reader;
+            return list_check::serve(place, terms, control, reader, shutdown).await;
+        }
+        ServerRole::Source(found) => {
+            let totals = control_reader
+                .during(tell_roots(&found, open, control))
+                .await??;
+            let limit = pace.limit.clone();
+            let end = server.send(found, connections, pace);
+            end.sender.context.progress.set_totals(totals);
+            reports = server.report(&end, limit);
+            heart.attach(end.sender.clone());
+            RunningEnd::Sending(end)
+        }
+        ServerRole::Dest(to, typed) => {
+            RunningEnd::Receiving(server.receive(to, typed, connections))
+        }
+    });
     converse(
         &mut control_reader,
         end,

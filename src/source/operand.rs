@@ -232,7 +232,7 @@ fn is_directory(path: &Path, lookup: &Lookup) -> bool {
     stat.is_ok_and(|stat| file_type(&stat) == FileType::Directory)
 }
 
-fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Error {
+pub(super) fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Error {
     let message = outside.told(confine.path());
     Error::new(Kind::Usage, Side::Source, message).at(Path::new(OsStr::from_bytes(typed)))
 }

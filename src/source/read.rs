@@ -183,7 +183,8 @@ pub(super) fn behind<T>(
     read
 }
 
-pub(super) fn read_up_to(file: &File, offset: u64, room: &mut [u8]) -> io::Result<usize> {
+/// The same for any file.
+pub fn read_up_to(file: &File, offset: u64, room: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < room.len() {
         match file.read_at(&mut room[done..], offset + done as u64) {

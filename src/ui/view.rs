@@ -63,6 +63,12 @@ pub(super) fn lines(
         Phase::Scanning => cut(&scanning(snapshot), width).into(),
         Phase::Reconnecting | Phase::Copying | Phase::Flushing => match &snapshot.totals {
             None if snapshot.phase == Phase::Reconnecting => cut("logging in again", width).into(),
+            // A check of a list knows no totals.
+            None if snapshot.scanned_files == 0 && snapshot.moved_bytes == 0 => {
+                let (files, bytes) = (count(snapshot.files), size(snapshot.done_bytes));
+                let first = format!("{files} files, {bytes} are the same  {}", speed(rate));
+                cut(&first, width).into()
+            }
             None => {
                 let copied = size(snapshot.done_bytes);
                 let first = format!("{copied} copied  {}  {}", speed(rate), scanning(snapshot));

@@ -35,6 +35,9 @@ const ITEMIZES: &str = "dry-run-and-check";
 /// The feature of an end that copies listed files, and files with their paths.
 const LISTS: &str = "file-lists";
 
+/// The feature of a server that compares files with a list of digests.
+const VERIFIES: &str = "verify-list";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -177,6 +180,7 @@ impl Hello {
             build: env!("CARGO_PKG_VERSION").to_owned(),
             features: [
                 FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS, SHIFTS,
+                VERIFIES,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -251,6 +255,11 @@ impl Hello {
     /// True if this end copies listed files, and files with their paths.
     pub fn can_list(&self) -> bool {
         self.features.iter().any(|feature| feature == LISTS)
+    }
+
+    /// True if this end compares files with a list of digests.
+    pub fn can_verify(&self) -> bool {
+        self.features.iter().any(|feature| feature == VERIFIES)
     }
 
     /// The form of pack tables that this end can receive.

@@ -14,6 +14,7 @@ mod mirror;
 mod ranges;
 mod snapshot;
 mod traffic;
+mod verified;
 mod weight;
 
 use serde::de::DeserializeOwned;
@@ -45,6 +46,9 @@ pub use mirror::{
 };
 pub use snapshot::SnapshotReport;
 pub use traffic::{Busy, Conclusion, ConnectionFacts, DATA_MAX, Data, Heartbeat, Tried, Tune};
+pub use verified::{
+    FoundContent, LISTED_MAX, ListedDigest, ListedDigests, VerifiedFile, VerifiedFiles,
+};
 pub use weight::entry_weight;
 
 /// Bytes before a body.
@@ -165,6 +169,9 @@ messages! {
     47 => Relative(RelativeTerms),
     // The client's list of files.
     48 => FileNames(FileNames),
+    // Lines of a list of digests, and what a verifier found (`--check=LIST`).
+    49 => ListedDigests(ListedDigests),
+    50 => VerifiedFiles(VerifiedFiles),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

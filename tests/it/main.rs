@@ -33,6 +33,7 @@ mod copy {
     mod earlier;
     mod kept;
     mod landing;
+    mod list_check;
     mod live;
     mod mirror;
     mod own_names;

@@ -17,7 +17,7 @@ use crate::session::operands::{Expanded, look_up_relative};
 use crate::session::permit::Permit;
 use crate::session::probe_place;
 use crate::session::runtime::off_task;
-use crate::source::{self, Lookup, NamedSource, PipeOrigin, PipeSpec};
+use crate::source::{self, ListedPlace, Lookup, NamedSource, PipeOrigin, PipeSpec};
 use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
 
 use crate::session::converse::say;
@@ -27,6 +27,8 @@ pub(super) enum ServerRole {
     Source(Expanded),
     /// With the sources as they were typed.
     Dest(To, Vec<Vec<u8>>),
+    /// The directory that has the listed files.
+    Verifier(ListedPlace),
 }
 
 pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<ServerRole> {
@@ -47,6 +49,16 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
                 confine,
             };
             ServerRole::Source(named(operands, open, &lookup, control).await?)
+        }
+        Role::Verifier { path } => {
+            let lookup = Lookup {
+                base,
+                remote: true,
+                confine,
+            };
+            let path = path.clone();
+            let found = off_task(move || ListedPlace::find(&path, &lookup));
+            ServerRole::Verifier(found.await??)
         }
         Role::Producer { command } => {
             let spec = PipeSpec::Command(line(command));

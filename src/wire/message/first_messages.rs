@@ -244,12 +244,17 @@ pub enum Role {
     /// Discards received data, to measure the link. First measures the write speed at `path`,
     /// unless it is empty, and always answers with `Tried`.
     Probe { path: Vec<u8> },
+    /// Compares files below this path with the digests of a list (`--check=LIST`).
+    Verifier { path: Vec<u8> },
 }
 
 impl Role {
     /// True if the server has the data.
     pub fn sends(&self) -> bool {
-        matches!(self, Role::Sender { .. } | Role::Producer { .. })
+        matches!(
+            self,
+            Role::Sender { .. } | Role::Producer { .. } | Role::Verifier { .. }
+        )
     }
 }
 

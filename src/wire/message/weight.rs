@@ -7,8 +7,8 @@ use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
 use crate::selection::Rule;
 
 use super::{
-    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Message, NamesSource,
-    NumberRanges, Open, OwnEntry, OwnNames, Role, SumsFound, Want,
+    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, ListedDigest, Message,
+    NamesSource, NumberRanges, Open, OwnEntry, OwnNames, Role, SumsFound, VerifiedFile, Want,
 };
 
 impl Message {
@@ -55,6 +55,8 @@ impl Message {
                 let one = |file: &FileDigest| size_of::<FileDigest>() + file.path.len();
                 files.iter().map(one).sum()
             }
+            Message::ListedDigests(listed) => listed.files.iter().map(ListedDigest::weight).sum(),
+            Message::VerifiedFiles(found) => found.files.iter().map(VerifiedFile::weight).sum(),
             Message::DirectorySums(sums) => size_of_val(&sums[..]),
             Message::EntrySums(sums) => sums.sums.len(),
             Message::Summed(answer) => match &answer.found {
@@ -114,7 +116,7 @@ fn weight_of_open(open: &Open) -> usize {
             Role::Receiver { path, sources } => path.len() + texts(sources),
             Role::Producer { command } => command.len(),
             Role::Consumer { command, source } => command.len() + source.len(),
-            Role::Probe { path } => path.len(),
+            Role::Probe { path } | Role::Verifier { path } => path.len(),
         }
 }
 

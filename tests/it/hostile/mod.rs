@@ -9,6 +9,7 @@ mod corpus;
 mod frames;
 mod itemized;
 mod links;
+mod list_check;
 mod memory;
 mod mirror;
 mod names;

@@ -516,15 +516,40 @@ fn a_list_of_files_is_these_bytes() {
         is_last: true,
     };
     let names = (48, Message::FileNames(names), "300007000000 052e2f612f0001");
-    for (number, message, golden) in relative.into_iter().chain([names]) {
+    let listed = ListedDigests {
+        files: vec![ListedDigest {
+            number: 300,
+            path: b"a/b".to_vec(),
+            digest: [1; 32],
+        }],
+        is_last: true,
+    };
+    let digest = "01".repeat(32);
+    let listed_golden = format!("310028000000 01 ac02 03612f62 {digest} 01");
+    let listed = (49, Message::ListedDigests(listed), &*listed_golden);
+    let found = [
+        FoundContent::Same(300),
+        FoundContent::Differs,
+        FoundContent::Missing,
+        FoundContent::Failed(fault()),
+    ];
+    let file = |(number, found)| VerifiedFile { number, found };
+    let files = VerifiedFiles {
+        files: (0..).zip(found).map(file).collect(),
+    };
+    let golden = "320018000000 04 00 00ac02 0101 0202 0303 07380201 02022f700466756c6c";
+    let verified = (50, Message::VerifiedFiles(files), golden);
+    for (number, message, golden) in relative.into_iter().chain([names, listed, verified]) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, golden.replace(' ', ""));
         let read = Message::decode(number, &bytes[HEADER_LEN..]).expect("it reads back");
         assert_eq!(read, Some(message));
-        let too_long = [number as u8, 0, 0, 0, 2, 0];
-        assert!(parse_header(too_long).is_err(), "more than 64 KiB");
+        // Paths in lists of digests come with errors, up to 1 MiB.
+        let most = if number < 49 { 2 } else { 17 };
+        let too_long = [number as u8, 0, 1, 0, most, 0];
+        assert!(parse_header(too_long).is_err(), "more than its limit");
     }
 }
 
@@ -544,7 +569,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

@@ -53,7 +53,9 @@ impl FakeServer {
             panic!("the client opens another way");
         };
         let direction = match open.role {
-            Role::Sender { .. } | Role::Producer { .. } => Direction::ToClient,
+            Role::Sender { .. } | Role::Producer { .. } | Role::Verifier { .. } => {
+                Direction::ToClient
+            }
             Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => {
                 Direction::ToServer
             }

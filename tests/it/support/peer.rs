@@ -238,7 +238,9 @@ impl Keys {
         let secret = Secret::take(&mut secret);
         let suite = Suite::from_number(open.suite).expect("a suite that there is");
         let role = match open.role {
-            Role::Sender { .. } | Role::Producer { .. } => DialRole::Receives,
+            Role::Sender { .. } | Role::Producer { .. } | Role::Verifier { .. } => {
+                DialRole::Receives
+            }
             Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => DialRole::Sends,
         };
         Keys {
