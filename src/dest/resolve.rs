@@ -77,8 +77,10 @@ pub fn resolve(
         reach,
     };
     if spec.mkpath {
-        let whole = !place.alone || place.means_directory;
-        let whole = whole && !spec.no_target_directory;
+        // A source that becomes the destination makes it as its own directory.
+        let is_content = place.alone && sources.iter().all(|source| source.root.contents);
+        let becomes = spec.no_target_directory || is_content;
+        let whole = !becomes && (!place.alone || place.means_directory);
         if spec.dry_run && mkpath::is_missing(reach, &place.path, whole) {
             let missing = sources.iter();
             let missing = missing.map(|source| place.would_be_made(source, whole));
@@ -331,6 +333,7 @@ mod tests {
             ("D", "--mkpath new/x", "new|x"),
             ("D", "--mkpath new/x/", "new/x|D"),
             ("D/", "--mkpath new/x", "new|x"),
+            ("D/", "--mkpath new/x/", "new|x"),
             ("a", "--mkpath to_d/new/x", "d/new|x"),
             ("a", "--mkpath d/../new/x", "new|x"),
             ("a", "--mkpath new", "|new"),
