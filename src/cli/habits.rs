@@ -78,6 +78,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (
         &[
             "--partial",
+            "--partial-dir",
             "--append",
             "--append-verify",
             "--resume",
@@ -91,7 +92,25 @@ const HABITS: &[(&[&str], &str)] = &[
         "-i FILE names a private key",
     ),
     (&["--sparse"], "fastcp keeps holes anyway"),
-    (&["--links", "--no-dereference", "--safe-links"], LINKS),
+    (
+        &[
+            "--links",
+            "--no-dereference",
+            "--safe-links",
+            "--copy-unsafe-links",
+            "--copy-dirlinks",
+            "--keep-dirlinks",
+        ],
+        LINKS,
+    ),
+    (
+        &["--list-only"],
+        "-n --itemize-changes lists what would be copied",
+    ),
+    (
+        &["--fake-super"],
+        "owners are kept if fastcp runs as root; --sudo runs it as root there",
+    ),
     (&["--dereference", "--copy-links"], "write -L"),
     (&["--compare-dest"], BACKUPS),
     (
