@@ -161,7 +161,7 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     let mut former: Vec<Pid> = Vec::new();
     for part in 1..=5 {
         let logins = until("it goes on", || {
-            let there = case.dst.partial_bytes() > part * size / 8;
+            let there = case.dst.partial_bytes() > part * size / 12;
             // Data of the former connections may be written late, so this also waits for new
             // logins.
             let logins: Vec<Process> = procs::marked(case.mark())
