@@ -70,6 +70,7 @@ mod recover {
     mod left_behind;
     mod reconnect;
     mod resume;
+    mod second;
     mod stopped;
     mod stuck;
     mod write_errors;

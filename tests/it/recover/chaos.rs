@@ -29,11 +29,11 @@ const AT_ONCE: usize = 16;
 
 /// Every copy ends within this, with silences of `--timeout 5s`, pauses between retries and a busy
 /// machine.
-const VERDICT: Duration = Duration::from_secs(120);
+pub(super) const VERDICT: Duration = Duration::from_secs(120);
 
 /// How long a server may take to notice that its client has gone: three quarters of the allowed
 /// silence, and some more for a busy machine.
-const SERVER_LIMIT: Duration = Duration::from_secs(40);
+pub(super) const SERVER_LIMIT: Duration = Duration::from_secs(40);
 
 #[test]
 fn whatever_breaks_the_bytes_are_right_or_the_copy_says_so() {
@@ -55,10 +55,10 @@ fn whatever_a_disk_says_the_bytes_are_right_or_the_copy_says_so() {
 }
 
 /// Plays a script; returns the copy's exit code and the number of faults that occurred.
-type Play = Box<dyn Fn() -> (i32, usize)>;
+pub(super) type Play = Box<dyn Fn() -> (i32, usize)>;
 
 /// Plays the script of each seed that `variable` asks for, or the first `usual` ones.
-fn play_all(variable: &str, usual: u64, script: impl Fn(u64) -> (String, Play) + Sync) {
+pub(super) fn play_all(variable: &str, usual: u64, script: impl Fn(u64) -> (String, Play) + Sync) {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let seeds: Vec<u64> = match number(variable) {
         Some(seed) => vec![seed],

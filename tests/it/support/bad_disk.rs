@@ -63,7 +63,9 @@ const NAME: &[Errno] = &[Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS];
 const OPEN: &[Errno] = &[Errno::IO, Errno::MFILE, Errno::NFILE, Errno::INTR];
 
 /// Calls, the files that they work on, and their possible errors.
-const CALLS: &[(&str, &[On], &[Errno])] = &[
+pub(super) type Files = &'static [(&'static str, &'static [On], &'static [Errno])];
+
+pub(super) const CALLS: Files = &[
     ("pread64", &[On::Source, On::Partial], READ),
     ("read", &[On::Source, On::Journal], READ),
     ("pwrite64", &[On::Partial, On::Dest], WRITE),
@@ -133,7 +135,7 @@ impl BadDisk {
                 flags.push(flag);
             }
         }
-        let troubles = (0..=dice.below(TROUBLES_MAX)).map(|_| trouble(&mut dice));
+        let troubles = (0..=dice.below(TROUBLES_MAX)).map(|_| trouble(&mut dice, CALLS));
         let mut troubles: Vec<_> = troubles.collect();
         if dice.below(4) == 0 {
             troubles.insert(0, kill(&mut dice));
@@ -154,22 +156,27 @@ impl BadDisk {
 
     /// The faults of the script, one rule each.
     pub(crate) fn inject(&self) -> Inject {
-        let rule = |inject: Inject, trouble: &Trouble| {
-            let inject = match trouble.what {
-                What::Fail(error) => inject.fail(trouble.call, error),
-                What::Delay(time) => inject.delay(trouble.call, time),
-                What::Kill => inject.kill(trouble.call),
-            };
-            let inject = inject.on(match trouble.on {
-                On::Source => "*/case-*/src/*",
-                On::Dest => "*/case-*/dst/*",
-                On::Partial => UNFINISHED,
-                On::Journal => ".fastcp-*.journal",
-            });
-            inject.after(trouble.after).times(trouble.times)
-        };
-        self.troubles.iter().fold(Inject::new(), rule)
+        inject(&self.troubles)
     }
+}
+
+/// One rule for each fault.
+pub(crate) fn inject(troubles: &[Trouble]) -> Inject {
+    let rule = |inject: Inject, trouble: &Trouble| {
+        let inject = match trouble.what {
+            What::Fail(error) => inject.fail(trouble.call, error),
+            What::Delay(time) => inject.delay(trouble.call, time),
+            What::Kill => inject.kill(trouble.call),
+        };
+        let inject = inject.on(match trouble.on {
+            On::Source => "*/case-*/src/*",
+            On::Dest => "*/case-*/dst/*",
+            On::Partial => UNFINISHED,
+            On::Journal => ".fastcp-*.journal",
+        });
+        inject.after(trouble.after).times(trouble.times)
+    };
+    troubles.iter().fold(Inject::new(), rule)
 }
 
 impl Trouble {
@@ -195,8 +202,9 @@ impl Trouble {
     }
 }
 
-fn trouble(dice: &mut Dice) -> Trouble {
-    let (call, files, errors) = dice.one_of(CALLS);
+/// A fault in one of `calls`.
+pub(super) fn trouble(dice: &mut Dice, calls: Files) -> Trouble {
+    let (call, files, errors) = dice.one_of(calls);
     let what = match dice.below(8) {
         0 => What::Delay(Duration::from_millis(50 + dice.below(1500))),
         _ => What::Fail(dice.one_of(errors)),
@@ -254,20 +262,23 @@ impl fmt::Display for BadDisk {
             f,
             "FASTCP_CHAOS_DISK_SEED={seed}: {way:?} {flags}, {big} bytes, replaces {replaces}"
         )?;
-        for Trouble {
+        for trouble in &self.troubles {
+            writeln!(f, "  {trouble}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trouble {
             call,
             on,
             what,
             after,
             times,
-        } in &self.troubles
-        {
-            writeln!(
-                f,
-                "  {call} on {on:?} after {after}, {times} times: {what:?}"
-            )?;
-        }
-        Ok(())
+        } = self;
+        write!(f, "{call} on {on:?} after {after}, {times} times: {what:?}")
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod procs;
 pub(crate) mod proxy;
 pub(crate) mod pty;
 pub(crate) mod run;
+pub(crate) mod second;
 pub(crate) mod slow;
 pub(crate) mod ssh_once;
 pub(crate) mod storm;
