@@ -305,7 +305,8 @@ fn is_idle(process: Pid) -> bool {
 
 fn a_nice_copy_is_idle_in_both_classes_and_in_all_threads(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    let run = case.copying(&["--nice", "-l", "64000"], "a", "a").start();
+    let run = case.copying(&["--nice", "-l", "64000"], "a", "a");
+    let run = run.apart().start();
     until("data flows", || {
         (case.dst.partial_bytes() > 2 * MIB as u64).then_some(())
     });

@@ -163,7 +163,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
     tree.file("big", noise(1, 12 * MIB));
     tree.file("small", "small");
     let flags = ["-r", "--nice", "--drop-cache", "-l", "24000"];
-    let run = case.copying(&flags, "tree/", "tree").start();
+    let run = case.copying(&flags, "tree/", "tree").apart().start();
     procs::until("both ends give way", || {
         let mut all = case.servers();
         all.extend(

@@ -62,6 +62,7 @@ pub(crate) struct Run {
     limit: Duration,
     inject: Option<Inject>,
     is_measured: bool,
+    is_apart: bool,
 }
 
 impl Run {
@@ -75,6 +76,7 @@ impl Run {
             limit: LIMIT,
             inject: None,
             is_measured: false,
+            is_apart: false,
         }
     }
 
@@ -133,6 +135,13 @@ impl Run {
         self
     }
 
+    /// Runs in a session of its own. Linux shares the processors among sessions first (autogroup),
+    /// so a run of the lowest priority makes progress beside other tests.
+    pub(crate) fn apart(mut self) -> Run {
+        self.is_apart = true;
+        self
+    }
+
     /// Adds these faults to its system calls.
     pub(crate) fn inject(mut self, inject: &Inject) -> Run {
         self.inject = Some(inject.clone());
@@ -157,8 +166,11 @@ impl Run {
         command
             .stdin(stdin)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0);
+            .stderr(Stdio::piped());
+        // `setsid` makes a group too, and the leader of a group cannot start a session.
+        if !self.is_apart {
+            command.process_group(0);
+        }
         let (mut child, keeper) = self.spawn(command);
         let stdout = Output::collect(child.stdout.take().expect("piped"));
         let stderr = Output::collect(child.stderr.take().expect("piped"));
@@ -185,9 +197,13 @@ impl Run {
     }
 
     fn command(&self) -> Command {
-        let mut command = dying_with_this_thread(&self.words[0]);
+        let session = self.is_apart.then(|| OsStr::new("setsid"));
+        let mut words = session
+            .into_iter()
+            .chain(self.words.iter().map(OsString::as_os_str));
+        let mut command = dying_with_this_thread(words.next().expect("there is a program"));
         command
-            .args(&self.words[1..])
+            .args(words)
             .current_dir(&self.cwd)
             .env_clear()
             .envs(self.envs.iter().map(|(name, value)| (name, value)));
@@ -391,6 +407,8 @@ impl Running {
 
     fn kill(&mut self) {
         rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
+        // It may not have a group yet.
+        rustix::process::kill_process(self.pid, Signal::KILL).ok();
         if let Some(waiter) = self.waiter.take() {
             waiter.join().expect("waiting does not panic");
         }
