@@ -114,7 +114,7 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     tree.file("a", noise(1, 8 * MIB));
     let held = Inject::new().hold("unlink").on("*.part");
     let copy = case
-        .copying(&["--no-resume", "--timeout=5s"], "tree", "")
+        .copying(&["--no-resume", "--timeout=8s"], "tree", "")
         .args(SLOW)
         .inject(&held)
         .start();
@@ -123,7 +123,7 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     std::fs::remove_file(tree.path("a")).expect("remove it");
     held.wait_until_struck(1);
     // Longer than the timeout of either end.
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(Duration::from_secs(11));
     held.release();
     let done = copy.wait();
     done.exits(7).says("during the copy");
