@@ -50,6 +50,11 @@ const OVERFLOWS: f64 = 0.05;
 /// less than this part of them, the windows shrank because packets were lost.
 const HOLDS: f64 = 0.25;
 
+/// If it holds more than so many times as much, the windows had grown to fill a queue: slow start
+/// doubles them with each round trip, and the first look comes two round trips after the path
+/// became longer. At 1 Mbit/s and 20 ms a queue of 100 packets is 60 times as much.
+const HOLDS_MOST: f64 = 8.0;
+
 /// The share of the time in which connections must have data to send; the rate is then the path's.
 const BUSY: f64 = 0.5;
 
@@ -173,8 +178,11 @@ impl Path {
         let has_fallen = |rate: f64| rate * FELL < doubt.before;
         let held = doubt.before * network.round_trip_min.as_secs_f64();
         let holds = rates.wire * network.window.newest().round_trip.as_secs_f64();
+        let held_first = |rate: f64| rate * doubt.settled.as_secs_f64() < HOLDS_MOST * held;
         has_fallen(rates.wire)
-            && doubt.first.is_none_or(has_fallen)
+            && doubt
+                .first
+                .is_none_or(|first| has_fallen(first) && held_first(first))
             && holds > HOLDS * held
             && rates.link >= LIMITED
             && rates.loss < OVERFLOWS
