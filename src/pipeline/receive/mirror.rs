@@ -90,7 +90,8 @@ impl Mirroring {
         Arc::make_mut(&mut noted.protected).extend(places);
         if noted.protected.len() > PROTECTED_MAX {
             noted.protected = Arc::default();
-            let message = "nothing is deleted: too many operands in different directories";
+            let message = "nothing is deleted: too many operands in different directories; copy in \
+                           several runs";
             noted.forbidden = Some(Error::new(Kind::Refused, Side::Dest, message));
         }
     }
@@ -152,7 +153,7 @@ impl Mirroring {
         // As when a disk is not mounted.
         if names.is_named && names.sums == [0] && !self.rules.force {
             let message = "nothing in the source directory is copied, so nothing is deleted (--force \
-                           deletes all the same)";
+                           deletes anyway)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
             noted.forbidden.get_or_insert(error);
         }
@@ -195,8 +196,8 @@ impl Mirroring {
             return true;
         }
         if report.has_failed() && !self.rules.force && !noted.directories.is_empty() {
-            let line = "fastcp: nothing was deleted, because some entries could not be copied, as \
-                        reported above (--force deletes all the same)";
+            let line = "fastcp: nothing was deleted, because some entries could not be copied \
+                        (--force deletes anyway)";
             (self.tell)(line);
             return true;
         }
@@ -236,7 +237,7 @@ impl Mirroring {
             Answered::Over => self.conclude(report, work),
             Answered::Incomplete => {
                 let line = "fastcp: nothing was deleted, because some of the source could not be \
-                            read (--force deletes all the same)";
+                            read (--force deletes anyway)";
                 (self.tell)(line);
             }
         }
@@ -254,7 +255,7 @@ impl Mirroring {
     fn conclude(&self, report: &Report, work: &MirrorWork) {
         if work.unsure > 0 {
             let line = format!(
-                "fastcp: --delete leaves {} to the next run: something changed there during the copy",
+                "fastcp: --delete leaves {} to the next run: directories changed during the copy",
                 match work.unsure {
                     1 => "1 entry".to_owned(),
                     more => format!("{more} entries"),
@@ -264,7 +265,7 @@ impl Mirroring {
         }
         if work.left_out > 0 {
             let message = format!(
-                "{} more directories have entries that the source may not have: copy again to \
+                "{} more directories may have entries that the source lacks: copy again to \
                  delete them",
                 work.left_out
             );

@@ -424,7 +424,7 @@ fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
     fs::rename(tree.path("d/2"), tree.path("moved")).expect("rename");
     let done = copying.wait();
     done.succeeds()
-        .says("to the next run: something changed there during the copy");
+        .says("to the next run: directories changed during the copy");
     for name in ["d/1", "d/2", "d/only there", "only there"] {
         assert!(there.has(name), "{name}");
     }
@@ -538,9 +538,9 @@ fn a_directory_with_entries_stays_in_doubt(case: &Case) {
     there.file("only there", "stays");
     let reasons: [(&[&str], &str); 5] = [
         (&["--exclude=*.o"], "filter rules may protect"),
-        (&["-b"], "would leave their backups there"),
-        (&["--max-delete=0"], "--max-delete allows to delete 0"),
-        (&["--max-delete=50%"], "a share given by --max-delete"),
+        (&["-b"], "their backups would be in it"),
+        (&["--max-delete=0"], "would exceed --max-delete 0"),
+        (&["--max-delete=50%"], "a --max-delete in percent"),
         (
             &["--no-clobber"],
             "is a directory, and a file does not replace it",

@@ -34,7 +34,7 @@ impl Mirroring {
         if obstacle == Obstacle::FullDirectory
             && let Some(why) = self.full_directory_stays(report, slot)
         {
-            let message = format!("is a directory with entries, which {why}; remove it first");
+            let message = format!("is a directory with entries, and {why}; remove it first");
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
         }
         Ok(Some(obstacle))
@@ -44,21 +44,21 @@ impl Mirroring {
     fn full_directory_stays(&self, report: &Report, slot: &EntrySlot) -> Option<&'static str> {
         let mirror = &report.context.options.mirror;
         if mirror.may_protect {
-            return Some("filter rules may protect");
+            return Some("filter rules may protect some of them");
         }
         if (report.has_failed() || report.has_source_failed()) && !self.rules.force {
-            return Some("stay because something was not copied, as reported above");
+            return Some("another entry has failed");
         }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.are_beside()) {
-            return Some("would leave their backups there");
+            return Some("their backups would be in it (see --backup-dir)");
         }
         if self.spellings.lock().may_confuse(&slot.dir, &self.rules) {
-            return Some("may have the name of another entry of the source, in another spelling");
+            return Some("it may be another entry of the source in another spelling");
         }
         match mirror.most {
             Some(MostDeleted::Percent(percent)) if percent < 100 => {
-                Some("a share given by --max-delete does not allow to delete at this point")
+                Some("a --max-delete in percent is checked only at the end")
             }
             _ => None,
         }
@@ -88,8 +88,8 @@ impl Mirroring {
             self.remove(report, slot, &path, true, &mut |_| count += 1)?;
             if *removed + count > most {
                 let message = format!(
-                    "is a directory with entries, of which --max-delete allows to delete {most} in \
-                     all; remove it first"
+                    "is a directory with entries, and to delete them would exceed --max-delete \
+                     {most}; remove it first"
                 );
                 return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
             }
@@ -139,8 +139,8 @@ impl Mirroring {
             (true, _) => Ok(()),
             (false, Some(error)) => Err(error),
             (false, None) => {
-                let message = "is of another kind at the destination, and something in its place \
-                               stays: it is new, or another process has put it there";
+                let message = "is of another kind at the destination, and stays because another \
+                               process wrote there during the copy; copy again";
                 Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
             }
         }

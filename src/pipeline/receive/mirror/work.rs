@@ -267,7 +267,8 @@ impl MirrorWork {
             }
         } else if self.was_limited {
             // The source has lost entries since they were counted.
-            let message = "not everything is deleted, because --max-delete allows no more";
+            let message = "not all entries are deleted: the source lost more during the copy, and \
+                           --max-delete allows no more";
             let error = Error::new(Kind::Refused, Side::Dest, message);
             report.context.report_fault(&error, 0, 0);
         }
