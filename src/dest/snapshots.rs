@@ -349,7 +349,7 @@ impl SnapshotStore {
             match self.container.stat(free.to_string().as_ref()) {
                 Err(cause) if is_missing(&cause) => return Ok(free),
                 Err(cause) => {
-                    let what = "cannot look for a free name of the snapshot";
+                    let what = "cannot find a free name for the snapshot";
                     return Err(failed(&self.container, what, cause));
                 }
                 Ok(_) => name = free.next(),
@@ -738,7 +738,7 @@ fn wait(container: &Arc<Dir>, lock: &File, since: Instant, run: &SnapshotRun) ->
             None => String::new(),
         };
         let message = format!(
-            "another run makes a snapshot there now{who}: wait until it has ended, or end it"
+            "another fastcp is making a snapshot there{who}; wait for it to end, or stop it"
         );
         let error = Error::new(Kind::Busy, Side::Dest, message);
         return Err(error.at(container.path()));
@@ -786,7 +786,7 @@ fn complete(container: &Arc<Dir>, state: &Arc<Dir>) -> Result<BTreeSet<SnapshotN
             Ok(_) => {}
             Err(cause) if is_missing(&cause) => {}
             Err(cause) => {
-                return Err(failed(container, "cannot look at its snapshots", cause));
+                return Err(failed(container, "cannot read its snapshots", cause));
             }
         }
     }
@@ -882,7 +882,7 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
         Ok(renameat(&*dir, NEW_LATEST, &*dir, LATEST)?)
     });
     linked.map_err(|cause| {
-        let what = "all of the snapshot is there, but the link latest cannot be made";
+        let what = "the snapshot is on disk, but the link latest cannot be made";
         failed(container, what, cause)
     })?;
     sync_directory(container)?;

@@ -173,7 +173,7 @@ impl Entries {
         };
         if dest::has_no_entries(dir)? && !dest::has_no_entries(old)? {
             let message = "nothing in the source directory is copied, but the last snapshot has entries, \
-                           so this one is not completed (--force completes it all the same)";
+                           so this one is not completed (--force completes it anyway)";
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir.path()));
         }
         Ok(())
@@ -198,8 +198,8 @@ impl Entries {
             self.context().report_fault(&error, 0, 0);
         }
         if self.context().failures.has_some() || self.context().is_ending() {
-            let line = "fastcp: the snapshot is not complete, because something has failed; the same \
-                        command goes on with it";
+            let line = "fastcp: the snapshot is not complete, because something has failed; run the \
+                        same command again to resume it";
             (self.sessions.tell)(line);
             if self.context().failures.has_some() {
                 snapshot.store.doubt();

@@ -143,7 +143,7 @@ fn a_killed_snapshot_is_resumed_without_its_leftovers(case: &Case) {
     stopped(&run, || {
         case.copy(&flags, "tree/", "bk")
             .exits(12)
-            .says("another run makes a snapshot there now (process ");
+            .says("another fastcp is making a snapshot there (process ");
     });
     kill_receiver(case, run);
     assert_eq!(latest(&there), first);
