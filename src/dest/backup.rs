@@ -334,8 +334,8 @@ impl KeptOld<'_> {
             move_back(&self.backup, self.slot).map_err(|cause| {
                 let path = crate::units::printable(self.backup.path().as_os_str().as_bytes());
                 let what = format!(
-                    "has not got its new version, and the old one is now {path}: rename it by hand, \
-                     since fastcp cannot"
+                    "is not replaced, and its old version is now {path}; rename it back by hand, \
+                     since fastcp could not"
                 );
                 self.slot.error(&what, cause)
             })?;
@@ -349,7 +349,7 @@ impl KeptOld<'_> {
             None if is_there && !self.is_moved => drop(unlink(&self.backup)),
             None => {}
             Some(_) => self.older.give_back(&self.backup).map_err(|cause| {
-                let what = "the older backup cannot get its name back";
+                let what = "cannot rename the older backup back";
                 self.backup.error(what, cause)
             })?,
         }
@@ -464,9 +464,7 @@ pub(super) fn keep_old<'a>(
         // Another process has removed the old version, or it stays: so does the older backup.
         other => {
             let given = older.give_back(&backup);
-            given.map_err(|cause| {
-                backup.error("the older backup cannot get its name back", cause)
-            })?;
+            given.map_err(|cause| backup.error("cannot rename the older backup back", cause))?;
             other.map(|_| None)
         }
     }

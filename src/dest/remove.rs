@@ -216,13 +216,11 @@ impl Remover<'_> {
             return Err(slot.refused("is not deleted: it holds the backups"));
         }
         if self.protected.contains(&identity) {
-            let message = "is not deleted: it contains the source, or the place of an operand";
+            let message = "is not deleted: it contains the source, or the copy of an operand";
             return Err(slot.refused(message));
         }
         if identity.0 != slot.dir.identity().0 || is_mount_point(slot) {
-            return Err(
-                slot.refused("is not deleted: it is a mount point, or a file system of its own")
-            );
+            return Err(slot.refused("is not deleted: it is a mount point, or another file system"));
         }
         Ok(())
     }

@@ -79,12 +79,12 @@ pub(super) fn use_in_place(
         let what = match (first.use_of_file, use_of_file) {
             (InodeUse::Stays, InodeUse::Stays) => return Ok(()),
             (InodeUse::Written, _) => "this copy writes",
-            (InodeUse::Stays, InodeUse::Written) => "is to stay",
+            (InodeUse::Stays, InodeUse::Written) => "is not to change",
         };
         let path = first.dir.path().join(&first.name);
         let path = printable(path.as_os_str().as_bytes());
         return Err(slot.refused(format!(
-            "has the same inode as {path}, which {what}; without --inplace each gets a file of its own"
+            "has the same inode as {path}, which {what}; copy without --inplace"
         )));
     }
     if state.is_full || state.files.len() >= FILES_MAX {

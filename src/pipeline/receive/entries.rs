@@ -121,7 +121,7 @@ impl Entries {
         if entry.is_implied() || !self.above.get().is_some_and(contains) {
             return Ok(());
         }
-        let message = "the source of the same name contains this; a directory cannot be copied into \
+        let message = "is inside the source of the same name; a directory cannot be copied into \
                        itself";
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
