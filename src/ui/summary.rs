@@ -187,8 +187,11 @@ pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
             "only the same owner and group may have them, and not by a confined key",
         ),
         (not_kept.links > 0).then(|| {
-            let names = plural(not_kept.links, "hard link is", "hard links are");
-            format!("fastcp: {dest}{names} a file of its own: the file system could not link it")
+            let names = plural(not_kept.links, "hard link was", "hard links were");
+            format!(
+                "fastcp: {dest}{names} not kept: the file system could not link the files, so they \
+                 are separate"
+            )
         }),
         made("device was", "devices were", not_kept.devices, &not_root),
         made(
@@ -212,8 +215,8 @@ pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
 /// A notice about names that `--digests` could not list.
 pub(super) fn unlisted(names: u64) -> String {
     format!(
-        "fastcp: --digests: left out of the list: {} not UTF-8",
-        plural(names, "name that is", "names that are")
+        "fastcp: --digests: left out of the list: {} (not UTF-8)",
+        plural(names, "name", "names")
     )
 }
 
