@@ -64,7 +64,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
     let mut places = std::collections::HashSet::new();
     if let Some(twice) = all().find(|dest| !places.insert(place(dest))) {
         return Err(Error::usage(format!(
-            "{}: the same destination twice",
+            "{}: is given twice as a destination",
             name(twice)
         )));
     }
