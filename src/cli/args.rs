@@ -261,7 +261,7 @@ pub(super) struct Args {
     /// Do not fill the page cache at either end
     #[arg(long, help_heading = DATA)]
     pub drop_cache: bool,
-    /// Parallel connections, 1 to 256 [automatic]
+    /// Parallel streams, 1 to 256 [automatic]
     #[arg(long, value_name = "N", help_heading = DATA,
           value_parser = clap::value_parser!(u16).range(1..=256))]
     pub streams: Option<u16>,
