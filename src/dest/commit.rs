@@ -95,7 +95,9 @@ pub(super) fn may_replace(slot: &EntrySlot, old: &Stat) -> Result<()> {
         FileType::BlockDevice => {
             Err(slot.refused("is a block device; to write to it, name it as the destination"))
         }
-        _ => Err(slot.refused("is a device, pipe or socket; refusing to replace it")),
+        _ => Err(slot.refused(
+            "is a device, FIFO or socket, and a file does not replace it; remove it first",
+        )),
     }
 }
 

@@ -70,7 +70,9 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         Some(old) if is_it(old) => {}
         Some(_) if rules.no_clobber => return Err(existing::stays(slot, rules)),
         Some(old) if !may_replace(old) => {
-            return Err(slot.refused("is a directory, and a special file does not replace it"));
+            return Err(slot.refused(
+                "is a directory, and a special file does not replace it; remove it first",
+            ));
         }
         _ => match make(slot, wanted, entry.rdev, old.as_ref(), rules) {
             Ok(()) => {}
