@@ -181,8 +181,8 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
 /// The error of a copy that cannot resume, because its pipe cannot be read again.
 fn unrepeatable(mut error: Error, request: &Request) -> Error {
     if error.kind == Kind::Lost {
-        error.message +=
-            "; this copy reads from or writes to a pipe, so it cannot be resumed: start it again";
+        error.message += "; this copy reads from or writes to a pipe, so it cannot be resumed: \
+                          start the copy again";
         if request.options.spool && request.dest.host.is_some() {
             error.message +=
                 " (with --spool, any received part is in .fastcp-*.part beside the destination)";
