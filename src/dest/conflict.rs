@@ -39,22 +39,24 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
 /// Refuses a file onto itself, and a directory onto or into itself.
 pub(super) fn refuse_itself(source: &Source, target: &Resolved, may_lie_in_it: bool) -> Result<()> {
     let root = source.root;
-    let refused = |message: &str| {
-        let message = format!("{} {message}", source.shown());
+    let shown = source.shown();
+    let refused = |message: String| {
         Err(Error::new(Kind::Refused, Side::Dest, message).at(target.path(source)))
     };
     if let Some((existing, _)) = target.existing
         && existing == (root.dev, root.ino)
     {
         return refused(if root.is_directory {
-            "is the same directory"
+            format!("{shown} is the same directory")
         } else {
-            "is the same file"
+            format!("{shown} is the same file")
         });
     }
     let lies_in = |dir: &Arc<Dir>| lies_in(dir, (root.dev, root.ino));
     if root.is_directory && !may_lie_in_it && target.landing.dir().is_some_and(lies_in) {
-        return refused("contains this; a directory cannot be copied into itself");
+        return refused(format!(
+            "is inside {shown}; a directory cannot be copied into itself"
+        ));
     }
     Ok(())
 }
