@@ -46,11 +46,11 @@ enum ChangedKind {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadChange {
-    #[error("{0} is no change of a mode (u=rwX,go=rX, D755,F644 and the like)")]
+    #[error("--chmod: {0} is no change of a mode (u=rwX,go=rX, D755,F644 and the like)")]
     Mode(String),
-    #[error("{0} is no owner (USER, USER:GROUP or :GROUP)")]
+    #[error("--chown: {0} is no owner (USER, USER:GROUP or :GROUP)")]
     Owner(String),
-    #[error("more than {CHANGES_MAX} changes of a mode")]
+    #[error("--chmod: more than {CHANGES_MAX} changes of a mode")]
     TooMany,
 }
 
