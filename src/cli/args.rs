@@ -39,8 +39,8 @@ exit-codes install confined-keys security developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
-Exit codes: 0 complete and verified; 1 other or several reasons; 2
-usage; 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
+Exit codes: 0 complete and verified; 1 other or several reasons; 2 usage;
+3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
 device; 12 another fastcp writes there; 13 internal error; 128+n signal n
@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Copy and delete nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
-    /// Compare by BLAKE3, or with LIST; exit 1 if unequal
+    /// Compare with DEST or digest LIST; exit 1 if unequal
     #[arg(long, value_name = "LIST", help_heading = COPYING, num_args = 0..=1,
           require_equals = true)]
     pub check: Option<Option<OsString>>,
@@ -130,20 +130,20 @@ pub(super) struct Args {
     /// Copy files that change while they are read
     #[arg(long, help_heading = COPYING)]
     pub live: bool,
-    /// Keep the path of SOURCE below DEST: a/./b as b
+    /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Do not keep metadata of directories in such paths
+    /// Do not keep metadata of unnamed parent directories
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
-    /// Write a list of digests for --check=LIST, b3sum
+    /// Write a list of digests for --check=LIST or b3sum
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
-    /// Copy what LIST names below SOURCE (-: stdin)
+    /// Copy files below SOURCE named in LIST (-: stdin)
     #[arg(long, value_name = "LIST", help_heading = CHOOSING, allow_hyphen_values = true)]
     pub files_from: Option<OsString>,
-    /// LIST and files of patterns have NULs, not lines
+    /// Items in LIST and FILE end with NUL, not newline
     #[arg(short = '0', long = "from0", help_heading = CHOOSING)]
     pub from0: bool,
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub(super) struct Args {
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
 
-    /// Preserve modes and times; set-id bits for the same owner
+    /// Preserve modes, times; set-id bits if same owner
     #[arg(short = 'p', help_heading = METADATA)]
     pub preserve: bool,
     /// Follow symbolic links in directories
@@ -248,7 +248,7 @@ pub(super) struct Args {
     #[arg(short = 'l', value_name = "KBIT", help_heading = DATA,
           value_parser = kbit)]
     pub limit_kbit_per_s: Option<u64>,
-    /// Limit in bytes per second (40M), or @FILE
+    /// Limit in bytes per second: 40M, or @FILE to read it
     #[arg(long, value_name = "RATE", help_heading = DATA, value_parser = rate,
           conflicts_with = "limit_kbit_per_s")]
     pub bwlimit: Option<RateArgument>,
@@ -292,7 +292,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", hide = true,
           value_parser = clap::value_parser!(u16).range(..=999))]
     pub retries: Option<u16>,
-    /// Silence after which a connection is lost [60s]
+    /// Treat silence of TIME as a lost connection [60s]
     #[arg(long = "timeout", value_name = "TIME", help_heading = DATA, default_value = "60s",
           hide_default_value = true, value_parser = timeout)]
     pub timeout_s: u16,

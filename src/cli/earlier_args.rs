@@ -11,10 +11,10 @@ const EXISTING: &str = "Existing files";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct EarlierArgs {
-    /// Link unchanged files to those of an earlier copy
+    /// Make unchanged files hard links to those in DIR
     #[arg(long, value_name = "DIR", help_heading = EXISTING)]
     link_dest: Vec<OsString>,
-    /// Copy unchanged files from an earlier copy there
+    /// Like --link-dest, but copy the files from DIR
     #[arg(long, value_name = "DIR", help_heading = EXISTING, conflicts_with = "link_dest")]
     copy_dest: Vec<OsString>,
     /// Copy into DEST/DATE, linked to the last snapshot

@@ -9,7 +9,7 @@ const EXISTING: &str = "Existing files";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct KeepArgs {
-    /// -r and all metadata; --no-owner etc. takes one away
+    /// -r and all metadata; --no-owner etc. omit a part
     #[arg(short = 'a', long, help_heading = METADATA)]
     pub archive: bool,
     /// Keep modification times; skip unchanged files
@@ -18,7 +18,7 @@ pub(super) struct KeepArgs {
     /// Keep permissions
     #[arg(long, overrides_with = "no_perms", help_heading = METADATA)]
     pub perms: bool,
-    /// Keep owners, as root
+    /// Keep owners (needs root)
     #[arg(long, overrides_with = "no_owner", help_heading = METADATA)]
     pub owner: bool,
     /// Keep groups
@@ -30,7 +30,7 @@ pub(super) struct KeepArgs {
     /// Keep extended attributes
     #[arg(long, overrides_with = "no_xattrs", help_heading = METADATA)]
     pub xattrs: bool,
-    /// Copy devices, as root
+    /// Copy devices (needs root)
     #[arg(long, overrides_with = "no_devices", help_heading = METADATA)]
     pub devices: bool,
     /// Copy FIFOs and sockets
@@ -42,7 +42,7 @@ pub(super) struct KeepArgs {
     /// Change modes as chmod does: D755,F644 (repeatable)
     #[arg(long, value_name = "CHANGES", help_heading = METADATA)]
     chmod: Vec<String>,
-    /// Give the copies to another owner, as root
+    /// Give the copies another owner (needs root)
     #[arg(long, value_name = "USER[:GROUP]", help_heading = METADATA)]
     chown: Option<String>,
     /// Exit 1 if some metadata could not be kept
@@ -55,16 +55,16 @@ pub(super) struct KeepArgs {
     /// Keep existing files that are newer
     #[arg(short = 'u', long, help_heading = EXISTING)]
     pub update: bool,
-    /// Copy only what exists at the destination
+    /// Copy only entries that exist at the destination
     #[arg(long, help_heading = EXISTING)]
     pub existing: bool,
-    /// Copy only what does not exist there
+    /// Copy only entries that do not exist there
     #[arg(long, help_heading = EXISTING)]
     pub ignore_existing: bool,
-    /// Skip files of the same content, found out by BLAKE3
+    /// Skip files of the same content (compares BLAKE3)
     #[arg(long, help_heading = EXISTING)]
     pub checksum: bool,
-    /// Skip files of the same size, whatever their times
+    /// Skip files of the same size, even if times differ
     #[arg(long, help_heading = EXISTING)]
     pub size_only: bool,
     /// Copy files of the same size and time too

@@ -12,14 +12,14 @@ const EXISTING: &str = "Existing files";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct MirrorArgs {
-    /// At the end, delete what the source does not have
+    /// At the end, delete entries that SOURCE lacks
     #[arg(
         long,
         aliases = ["del", "delete-after", "delete-delay", "delete-during"],
         help_heading = EXISTING
     )]
     delete: bool,
-    /// --delete, and delete what the rules leave out
+    /// --delete, including entries that rules leave out
     #[arg(long, help_heading = EXISTING)]
     delete_excluded: bool,
     /// Delete nothing if more than N entries (P%) would go
