@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -18,7 +20,12 @@ use crate::manifest::{EntryId, Name, Timestamp};
 use crate::source::{LookupDirectory, Presence, root_id};
 use crate::wire::message::{ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames};
 
+/// The longest step of the clock of file systems: 10 ms, at 100 Hz. On a busy machine a step may
+/// come late.
+const STEP_MAX: Duration = Duration::from_millis(20);
+
 /// The operands, as they were found.
+#[derive(Default)]
 pub(super) struct MirrorRoots {
     /// In order. The name is None if the contents of a directory are copied.
     roots: Vec<MirrorRoot>,
@@ -58,7 +65,7 @@ impl MirrorRoots {
             roots: roots.collect(),
             by_name,
             of_contents,
-            began: Timestamp::of(clock_gettime(ClockId::RealtimeCoarse)),
+            began: after_a_step(),
             may_lack_names,
             ways,
         }
@@ -237,6 +244,21 @@ impl MirrorRoots {
     }
 }
 
+/// The time by the clock of file systems, after its next step. A directory that changed just before
+/// the copy then has an earlier time, and is not taken for one that changed during it.
+fn after_a_step() -> Timestamp {
+    let now = || Timestamp::of(clock_gettime(ClockId::RealtimeCoarse));
+    let first = now();
+    let pause = Duration::from_millis(1);
+    for _ in 0..STEP_MAX.as_millis() {
+        if now() != first {
+            break;
+        }
+        sleep(pause);
+    }
+    now()
+}
+
 /// The index of an operand, from its entry number.
 fn place(id: EntryId) -> usize {
     usize::try_from(id.wrapping_sub(root_id(0))).unwrap_or(usize::MAX)
@@ -252,6 +274,20 @@ fn names_of(below: &[u8]) -> Option<Vec<Name>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_changed_just_before_has_not_changed_during_the_copy() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("new"), "").unwrap();
+        let began = after_a_step();
+        let changed = |dir: &std::path::Path| {
+            let stat = rustix::fs::stat(dir).unwrap();
+            Timestamp::ctime(&stat) >= began
+        };
+        assert!(!changed(temp.path()));
+        std::fs::write(temp.path().join("newer"), "").unwrap();
+        assert!(changed(temp.path()));
+    }
 
     #[test]
     fn a_path_of_the_receiver_consists_of_names() {

@@ -119,7 +119,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Files(walk) if deletes => {
                 MirrorRoots::new(walk.names(), walk.may_lack_names(), walk.ways())
             }
-            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::new(Vec::new(), false, None),
+            Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
         },
         last_place: None,
         small: SmallFiles::default(),
