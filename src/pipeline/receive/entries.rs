@@ -317,6 +317,27 @@ impl Entries {
         }
     }
 
+    /// Refuses an entry in the place of another root: one of the two would replace the other. Two
+    /// directories become one, except in a snapshot, where each would remove the entries of the other,
+    /// and if files of the source are removed, of which one may replace another.
+    fn check_roots_beside(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
+        let root = {
+            let table = self.table();
+            let beside = table.roots.beside(entry.parent);
+            beside.and_then(|names| names.get(&slot.name).copied())
+        };
+        let Some(is_directory) = root else {
+            return Ok(());
+        };
+        let are_one = is_directory && entry.kind == EntryKind::Directory;
+        if are_one && !self.rules.snapshot && !self.context().removes_sources() {
+            return Ok(());
+        }
+        let message = "would get the same name as another source; copy them to different names, or one \
+                       by one";
+        Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
+    }
+
     /// Refuses a name that this copy may not use, or that the file system could confuse with
     /// another entry's name. A second call for the same entry has the same result.
     ///
@@ -324,6 +345,7 @@ impl Entries {
     /// `Kind::Refused`, or the error of a look at the directory.
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
+        self.check_roots_beside(entry, slot)?;
         self.check_itself(entry, slot)?;
         self.announce_in_snapshot(entry, slot)?;
         if let Some(backup) = &self.rules.backup {

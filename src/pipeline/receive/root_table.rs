@@ -2,11 +2,15 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::names::Names;
 use crate::dest::{EarlierPlace, Landing, RootTarget};
 use crate::dir::Dir;
-use crate::manifest::{Entry, EntryId, EntryKind, Root};
+use crate::manifest::{Entry, EntryId, EntryKind, Name, Root};
+
+/// The names of roots beside the contents of another root. True for a directory.
+type RootNames = HashMap<Name, bool>;
 
 struct TableRoot {
     /// Its index, from 0.
@@ -20,12 +24,15 @@ pub struct RootTable {
     roots: HashMap<EntryId, TableRoot>,
     /// The names of roots that go into a directory.
     pub(super) names: Names,
+    /// By the root whose contents go into the same directory.
+    beside: HashMap<EntryId, RootNames>,
     is_set: bool,
 }
 
 impl RootTable {
     /// `targets` are the destinations of the roots, in the same order.
     pub fn set(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
+        self.beside = names_beside(roots, &targets);
         let named = roots.iter().zip(targets).enumerate();
         self.roots = named
             .map(|(number, (root, target))| {
@@ -67,6 +74,12 @@ impl RootTable {
         Some((root.number, &root.target.landing))
     }
 
+    /// The names of other roots in the directory that gets the contents of `parent`. None if that is
+    /// no root, or if there are no others.
+    pub(super) fn beside(&self, parent: EntryId) -> Option<&HashMap<Name, bool>> {
+        self.beside.get(&parent)
+    }
+
     /// The place of a root in earlier copies.
     pub(super) fn earlier(&self, id: EntryId) -> EarlierPlace {
         let root = self.roots.get(&id);
@@ -92,4 +105,26 @@ impl RootTable {
             Landing::Exit(_) | Landing::Missing(_) => false,
         })
     }
+}
+
+fn names_beside(roots: &[Root], targets: &[RootTarget]) -> HashMap<EntryId, RootNames> {
+    let named = |dir: &Arc<Dir>| -> RootNames {
+        let pairs = roots.iter().zip(targets);
+        let pairs = pairs.filter_map(|(root, target)| match &target.landing {
+            Landing::Name(slot) if slot.dir.identity() == dir.identity() => {
+                Some((slot.name.clone(), root.is_directory))
+            }
+            _ => None,
+        });
+        pairs.collect()
+    };
+    // Of roots whose contents go into one directory, there is one.
+    let filled = roots
+        .iter()
+        .zip(targets)
+        .filter_map(|(root, target)| match &target.landing {
+            Landing::Directory(dir) => Some((root.id, named(dir))),
+            _ => None,
+        });
+    filled.filter(|(_, names)| !names.is_empty()).collect()
 }

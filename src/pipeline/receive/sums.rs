@@ -189,7 +189,14 @@ impl OwnSums {
         }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);
         if !is_last {
-            let comparable = entries.table().comparable(id)?;
+            let (comparable, are_roots_beside) = {
+                let table = entries.table();
+                (table.comparable(id)?, table.roots.beside(id).is_some())
+            };
+            // Each name is compared with theirs when it is announced.
+            if are_roots_beside {
+                return Some(There::New);
+            }
             let Some(dir) = comparable else {
                 return self.earlier(entries, id);
             };

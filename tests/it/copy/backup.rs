@@ -24,6 +24,7 @@ ways! { local_push =>
     strict_removes_only_what_was_kept_whole,
     files_of_one_inode_are_not_written_in_place,
     a_newer_file_stays_in_the_place_of_a_hard_link,
+    a_source_whose_copy_another_one_would_replace_stays,
 }
 
 /// Old versions of `tree`, with other sizes.
@@ -387,4 +388,28 @@ fn a_newer_file_stays_in_the_place_of_a_hard_link(case: &Case) {
             assert_eq!(tree.names(), ["c"]);
         }
     }
+}
+
+fn a_source_whose_copy_another_one_would_replace_stays(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "another");
+    tree.file("sub/file", "another in sub");
+    tree.file("alone", "alone");
+    case.src.file("file", "one");
+    let sub = case.src.dir("sub");
+    sub.file("file", "one in sub");
+    let flags = ["-a", "--remove-source-files"];
+    let done = case.copy_all(&flags, &["file", "sub", "tree/"], "");
+    done.exits(11)
+        .says("would get the same name as another source");
+    assert_eq!(tree.read("file"), b"another");
+    assert_eq!(tree.read("sub/file"), b"another in sub");
+    assert!(!tree.has("alone") && !case.src.has("file") && !sub.has("file"));
+    assert_eq!(case.dst.read("file"), b"one");
+    assert_eq!(case.dst.read("sub/file"), b"one in sub");
+    // Directories become one if all sources stay.
+    fs::remove_file(tree.path("file")).expect("remove it");
+    sub.file("other", "other");
+    case.copy_all(&["-a"], &["sub", "tree/"], "").succeeds();
+    assert_eq!(case.dst.dir("sub").names(), ["file", "other"]);
 }

@@ -17,6 +17,7 @@ ways! { local_push =>
     a_killed_snapshot_is_resumed_without_its_leftovers,
     what_failed_is_not_called_latest,
     a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm,
+    a_snapshot_of_two_sources_with_one_name_is_not_completed,
 }
 
 const STATE: &str = ".fastcp-snapshots";
@@ -263,4 +264,29 @@ fn a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm(case: &Case) {
     assert!(mark.exists() && latest(&outer) > stopped);
     forget(&inner);
     forget(&outer);
+}
+
+fn a_snapshot_of_two_sources_with_one_name_is_not_completed(case: &Case) {
+    let same = case.src.dir("same");
+    same.file("sub/one", "one");
+    case.src.file("tree/same/sub/two", "two");
+    let there = Dir(case.dst.path("bk"));
+    let flags = ["-a", "--snapshot"];
+    // Each would remove what the other has there, whichever comes first, also with an earlier snapshot.
+    let refused = |sources: &[&str]| {
+        let done = case.copy_all(&flags, sources, "bk");
+        done.exits(11)
+            .says("would get the same name as another source")
+            .says("the snapshot is not complete");
+    };
+    refused(&["same", "tree/"]);
+    refused(&["tree/", "same"]);
+    assert!(!there.has("latest"));
+    case.copy_all(&flags, &["same"], "bk").succeeds();
+    let first = latest(&there);
+    refused(&["same", "tree/"]);
+    assert_eq!(latest(&there), first);
+    assert_same(&same.0, there.path("latest/same"), Also::ModesAndTimes);
+    fs::remove_dir_all(there.path(".fastcp-snapshot-partial")).expect("remove it");
+    forget(&there);
 }
