@@ -78,7 +78,7 @@ impl Entries {
     ///
     /// # Errors
     /// If the copy may not make a symbolic link with this text.
-    fn may_link(&self, slot: &EntrySlot, entry: &Entry) -> Result<bool> {
+    pub(super) fn may_link(&self, slot: &EntrySlot, entry: &Entry) -> Result<bool> {
         let rules = &self.rules;
         match entry.kind {
             EntryKind::Symlink(_) => dest::check_symlink(slot, entry, rules).map(|_| true),

@@ -261,6 +261,11 @@ impl OwnSums {
             let (short, _) = sum.split_at(SHORT_SUM);
             let short = short.try_into().unwrap_or_default();
             there.short.insert(short, size);
+            // Otherwise it counts as changed, and is refused when it is announced.
+            let slot = EntrySlot::new(new.clone(), entry.name.clone());
+            if !entries.may_link(&slot, &entry).unwrap_or(false) {
+                return;
+            }
             linkable.insert(short, (entry.name, (entry.dev, entry.ino)));
         })?;
         there.links = Some(Linkable {

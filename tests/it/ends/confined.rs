@@ -450,6 +450,18 @@ fn links_that_a_confined_key_places_stay_inside(case: &Case) {
         let stays = name == "sub/deep/top";
         assert_eq!(there(name), stays, "{name} -> {text}");
     }
+    // Nor does a second name of a link, which was placed deeper.
+    let deep = case.src.dir("deep");
+    deep.link("one/two/up", "../../a");
+    let from_deep = deep.0.display().to_string();
+    copy(case, &["-a"], &from_deep, "far:deep").succeeds();
+    let flags = ["-a", "--link-dest=../deep/one/two"];
+    let from_two = format!("{from_deep}/one/two/");
+    let done = copy(case, &flags, &from_two, "far:flat");
+    done.exits(11).says("may lead out of the directory");
+    assert!(dir.path("deep/one/two/up").is_symlink());
+    assert!(!dir.path("flat/up").is_symlink());
+
     force(case, &format!("{confine} --allow-outside-links"));
     copy(case, &["-r"], &from, "far:again").succeeds();
     for (name, text) in outside {
