@@ -54,7 +54,7 @@ impl EarlierEntry {
                 into.set_len(0).map_err(failed)?;
                 let copied = match entry.is_sparse() {
                     true => copy_sparse(&from, into, entry.size, is_ending),
-                    false => copy_all(&from, into, is_ending),
+                    false => copy_all(&from, into, entry.size, is_ending),
                 };
                 match copied {
                     // The content is sent. If it is the new file that cannot be written, that fails.
@@ -74,11 +74,16 @@ impl EarlierEntry {
     }
 }
 
-/// Copies a file; returns the number of bytes. The standard library lets the kernel copy the data
-/// where it can.
-fn copy_all(from: &File, mut into: &File, is_ending: &dyn Fn() -> bool) -> io::Result<u64> {
+/// Copies a file of `size` bytes; returns the number of bytes, which is larger if the file grows. The
+/// standard library lets the kernel copy the data where it can.
+fn copy_all(
+    from: &File,
+    mut into: &File,
+    size: u64,
+    is_ending: &dyn Fn() -> bool,
+) -> io::Result<u64> {
     let mut copied = 0;
-    while !is_ending() {
+    while copied <= size && !is_ending() {
         match io::copy(&mut from.take(STEP), &mut into)? {
             0 => break,
             len => copied += len,
@@ -204,6 +209,14 @@ mod tests {
         assert_eq!(of("./old", true), Path::new("/a/new/old"));
         assert_eq!(of("/x/old", true), Path::new("/x/old"));
         assert_eq!(of("../old", false), Path::new("/a/new/../old"));
+    }
+
+    #[test]
+    fn a_file_that_grows_is_not_copied_to_its_end() {
+        let (from, into) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        from.set_len(3 * STEP).unwrap();
+        let copied = copy_all(&from, &into, 1, &|| false).unwrap();
+        assert_eq!(copied, STEP);
     }
 
     #[test]
