@@ -39,7 +39,7 @@ use crate::manifest::{NAME_MAX, Name, file_type};
 /// file.
 const TAKEN_MAX: usize = 1 << 18;
 
-/// Most backups beside their files; beyond this no more are made.
+/// Most backups of this copy that are noted; beyond this no more are made beside their files.
 const MADE_MAX: usize = 1 << 20;
 
 /// Most directories above a backup directory that are looked at.
@@ -70,7 +70,7 @@ struct BackupState {
     /// Names of this copy that look like those of backups: device and inode of the directory, and a
     /// hash of the name.
     taken: HashSet<(u64, u64, u64)>,
-    /// Backups beside their files, in the same form.
+    /// Backups that this copy made, in the same form.
     made: HashSet<(u64, u64, u64)>,
 }
 
@@ -245,6 +245,20 @@ impl Backups {
         Ok(!state.taken.contains(&key) && state.made.insert(key))
     }
 
+    /// True if this copy made the backup in the backup directory. What would replace it is a version that
+    /// this copy placed itself: another of its entries has the same place.
+    fn has_kept(&self, backup: &EntrySlot) -> bool {
+        !self.are_beside() && self.state.lock().made.contains(&key_of(backup))
+    }
+
+    /// Notes a backup in the backup directory. Those beside their files are noted before.
+    fn note_kept(&self, backup: &EntrySlot) {
+        let mut state = self.state.lock();
+        if state.made.len() <= MADE_MAX {
+            state.made.insert(key_of(backup));
+        }
+    }
+
     /// The directory of the backups of all entries in the directory of `slot`.
     fn directory_for(&self, slot: &EntrySlot, rules: &Rules) -> Result<Arc<Dir>> {
         let mut state = self.state.lock();
@@ -340,9 +354,7 @@ impl KeptOld<'_> {
                 self.slot.error(&what, cause)
             })?;
         }
-        if self.backups.are_beside() {
-            self.backups.state.lock().made.remove(&key_of(&self.backup));
-        }
+        self.backups.state.lock().made.remove(&key_of(&self.backup));
         let is_there = matches!(self.slot.stat(), Ok(Some(_)));
         match self.older.0 {
             // What is left at worst is one more name of the old version.
@@ -445,10 +457,14 @@ pub(super) fn keep_old<'a>(
         return Ok(None);
     }
     let backup = backups.target(slot, old, rules)?;
+    if backups.has_kept(&backup) {
+        return Ok(None);
+    }
     let older = OlderBackup::set_aside(&backup, rules);
     let older = older.map_err(|cause| failed(slot, &backup, cause))?;
     match make_backup(slot, old, &backup, rules) {
         Ok(Some(is_moved)) => {
+            backups.note_kept(&backup);
             let kept = KeptOld {
                 slot,
                 backups: backups.clone(),

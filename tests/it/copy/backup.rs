@@ -25,6 +25,7 @@ ways! { local_push =>
     files_of_one_inode_are_not_written_in_place,
     a_newer_file_stays_in_the_place_of_a_hard_link,
     a_source_whose_copy_another_one_would_replace_stays,
+    a_backup_directory_keeps_the_version_from_before_the_copy,
 }
 
 /// Old versions of `tree`, with other sizes.
@@ -412,4 +413,14 @@ fn a_source_whose_copy_another_one_would_replace_stays(case: &Case) {
     sub.file("other", "other");
     case.copy_all(&["-a"], &["sub", "tree/"], "").succeeds();
     assert_eq!(case.dst.dir("sub").names(), ["file", "other"]);
+}
+
+fn a_backup_directory_keeps_the_version_from_before_the_copy(case: &Case) {
+    case.dst.file("there/sub/file", "the old version");
+    // Both go into one directory, and the second replaces the first.
+    case.src.file("sub/file", "one");
+    case.src.file("tree/sub/file", "another");
+    let flags = ["-a", "--backup-dir=../old"];
+    case.copy_all(&flags, &["sub", "tree/"], "there").succeeds();
+    assert_eq!(case.dst.read("old/sub/file"), b"the old version");
 }
