@@ -152,6 +152,7 @@
 //! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
+//! mapping ........ parts of a source with places of their own
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
@@ -216,6 +217,9 @@
 //!   (`Relative`), and sends the list that it has read (`FileNames`). All files are then entries of
 //!   one root, the directory in which the names begin. The client checks that a server sends listed
 //!   names only.
+//! - With `--map` the client tells the sender the parts, and the receiver their places (`Map`). Each
+//!   part is a root after the only operand, with the next operand's number. The space that each root
+//!   needs (`RootSpaces`) precedes `Roots`.
 //! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
 //!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
 //!   place of a request for content; no frame is sent. The client's hello says which of them it is.
@@ -287,6 +291,7 @@ pub mod journal;
 pub mod keep;
 pub mod locks;
 pub mod manifest;
+pub mod mapping;
 pub mod mirror;
 pub mod outcome;
 pub mod pipe;

@@ -562,6 +562,18 @@ pub struct Totals {
     pub streams: u64,
 }
 
+impl Totals {
+    /// Adds those of another source.
+    pub fn add(&mut self, other: &Totals) {
+        self.files = self.files.saturating_add(other.files);
+        self.directories = self.directories.saturating_add(other.directories);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.allocated = self.allocated.saturating_add(other.allocated);
+        self.largest = self.largest.max(other.largest);
+        self.streams = self.streams.saturating_add(other.streams);
+    }
+}
+
 /// One operand, or one match of a glob, as the receiver sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Root {

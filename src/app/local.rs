@@ -31,7 +31,6 @@ use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
 use crate::session::{host, rate_file};
 use crate::transport::rate_limit::RateLimiter;
-use crate::wire::message::{Message, Roots};
 
 /// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
@@ -196,9 +195,10 @@ impl Both {
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
         let receiving = ReceivingEnd::start(receiving, opener, rules, destination, Arc::default());
-        let roots = found.roots()?;
-        let opening = to_receiver.send(Message::Roots(Roots { roots, totals }));
-        opening.await.map_err(|e| Error::usage(e.to_string()))?;
+        for message in found.messages(totals)? {
+            let opening = to_receiver.send(message);
+            opening.await.map_err(|e| Error::usage(e.to_string()))?;
+        }
         if client.failures.has_some() {
             let told = to_receiver.send(operands::not_found());
             told.await.map_err(|e| Error::usage(e.to_string()))?;

@@ -140,6 +140,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE", help_heading = COPYING)]
     pub digests: Option<PathBuf>,
 
+    /// Copy FROM, a part of SOURCE, to TO (repeatable)
+    #[arg(long, value_name = "FROM=TO", help_heading = CHOOSING)]
+    pub map: Vec<OsString>,
     /// Copy files below SOURCE named in LIST (-: stdin)
     #[arg(long, value_name = "LIST", help_heading = CHOOSING, allow_hyphen_values = true)]
     pub files_from: Option<OsString>,

@@ -17,6 +17,7 @@ use super::choice;
 use super::ends::{ends, list_notice};
 use super::fan_out;
 use super::list_args;
+use super::map_args;
 use super::request::{rate_limit, request};
 
 /// The checked command line.
@@ -117,6 +118,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ));
     }
     let relative = list_args::relative(&args, &sources, &dest)?;
+    let dests: Vec<&Operand> = std::iter::once(&dest).chain(&also).collect();
+    let maps = map_args::maps(&args, &sources, &dests)?;
     let rate_limit = rate_limit(&args)?;
     let selector = choice::selector(&args, &sources)?;
     let digests = args.digests.clone();
@@ -139,6 +142,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     mirror.may_protect = mirror.deletes && selector.may_protect(mirror.deletes_excluded);
     request.options.selector = selector;
     request.options.relative = relative;
+    request.options.maps = maps;
     request.options.check_snapshot().map_err(Error::usage)?;
     if let Some(file) = digests {
         request.digest_lists = fan_out::digest_lists(file, &request)?;

@@ -27,7 +27,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     let warnings = way(&args, false)?;
     let selector = choice::selector(&args, std::slice::from_ref(&source))?;
     let relative = list_args::relative(&args, std::slice::from_ref(&source), &source)?;
-    if selector.is_choosing() || relative.is_some() {
+    if selector.is_choosing() || relative.is_some() || !args.map.is_empty() {
         return Err(refused("the options that choose files: LIST names them"));
     }
     if args.json || !args.quiet {

@@ -61,6 +61,10 @@ impl MirrorArgs {
         self.remove_source_files
     }
 
+    pub(super) fn has_backup_dir(&self) -> bool {
+        self.backup_dir.is_some()
+    }
+
     /// Where old versions go; None if they are not kept.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod habits;
 mod keep_args;
 mod list_args;
 mod list_check;
+mod map_args;
 mod mirror_args;
 pub mod operand;
 mod probe;

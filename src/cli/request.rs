@@ -89,6 +89,7 @@ pub(super) fn request(
             compares,
             mkpath: args.mkpath,
             relative: None,
+            maps: Arc::default(),
             dry_run: args.dry_run,
             itemizes,
             check: args.check.is_some(),

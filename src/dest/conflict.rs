@@ -6,14 +6,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, fstat, openat};
+use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fstat, openat};
 use rustix::io::Errno;
 
 use super::hints::{inplace_instead, is_append_only};
 use super::placement::Resolved;
-use crate::dest::root::{Landing, Source};
+use crate::dest::root::{Landing, RootTarget, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
 use crate::units::printable;
 
 /// Parent directories that are visited at most, to see whether one directory is in another.
@@ -59,6 +60,90 @@ pub(super) fn refuse_itself(source: &Source, target: &Resolved, may_lie_in_it: b
         ));
     }
     Ok(())
+}
+
+/// Refuses places of which one is, contains or is part of another (`--map`): `--delete` could
+/// remove there what belongs to the other, and two files could get one name. With `same_machine`
+/// also refuses a place in another source than its own.
+///
+/// # Errors
+/// `Kind::Usage` or `Kind::Refused`.
+pub fn refuse_overlap(
+    sources: &[Source],
+    targets: &[RootTarget],
+    same_machine: bool,
+) -> Result<()> {
+    let places = targets
+        .iter()
+        .map(|target| MappedPlace::of(&target.landing));
+    let places = places.collect::<Result<Vec<_>>>()?;
+    for (nth, inner) in places.iter().enumerate() {
+        for (other, outer) in places.iter().enumerate().filter(|(other, _)| *other != nth) {
+            let path = targets[nth].landing.path();
+            if inner.is_in(outer) {
+                let (one, two) = (sources[nth].shown(), sources[other].shown());
+                let message = format!(
+                    "the place of {one} is that of {two} or inside it; --map needs places that are \
+                     apart"
+                );
+                return Err(Error::new(Kind::Usage, Side::Dest, message).at(path));
+            }
+            let source = sources[other].root;
+            let is_in_source = || {
+                let dir = inner.landing.dir();
+                dir.is_some_and(|dir| lies_in(dir, (source.dev, source.ino)))
+            };
+            if same_machine && source.is_directory && is_in_source() {
+                let source = sources[other].shown();
+                let message = format!("{source} contains this; it cannot be copied into itself");
+                return Err(Error::new(Kind::Refused, Side::Dest, message).at(path));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The place of a root, to be compared with others.
+struct MappedPlace<'a> {
+    landing: &'a Landing,
+    /// The directory, if it exists.
+    directory: Option<(u64, u64)>,
+}
+
+impl MappedPlace<'_> {
+    fn of(landing: &Landing) -> Result<MappedPlace<'_>> {
+        let directory = match landing {
+            Landing::Directory(dir) => Some(dir.identity()),
+            Landing::Name(slot) => {
+                let stat = slot.stat()?;
+                let is_directory = |stat: &Stat| file_type(stat) == FileType::Directory;
+                stat.filter(is_directory)
+                    .map(|stat| (stat.st_dev, stat.st_ino))
+            }
+            Landing::Exit(_) | Landing::Missing(_) => None,
+        };
+        Ok(MappedPlace { landing, directory })
+    }
+
+    /// True if it is the same place as `outer`, or below it.
+    fn is_in(&self, outer: &MappedPlace) -> bool {
+        let is_missing = |landing: &Landing| matches!(landing, Landing::Missing(_));
+        if is_missing(self.landing) || is_missing(outer.landing) {
+            // A dry run makes nothing that could be looked at.
+            return self.landing.path().starts_with(outer.landing.path());
+        }
+        if let Some(directory) = outer.directory {
+            let dir = self.landing.dir();
+            return self.directory == Some(directory)
+                || dir.is_some_and(|dir| lies_in(dir, directory));
+        }
+        match (self.landing, outer.landing) {
+            (Landing::Name(one), Landing::Name(two)) => {
+                one.dir.identity() == two.dir.identity() && one.name == two.name
+            }
+            _ => false,
+        }
+    }
 }
 
 /// True if `dir` is the directory `above` or anywhere below it. False if its parents cannot be

@@ -90,6 +90,7 @@ pub use self::basis::Basis;
 pub use self::block_index::{BlockIndex, IndexRoom};
 pub use self::changed::{changes, changes_of_directory, status, status_of};
 pub use self::commit::check_place;
+pub use self::conflict::refuse_overlap;
 pub use self::device_journal::device_journal;
 pub use self::discard::is_sink;
 pub use self::earlier::{EarlierDirs, EarlierPlace};
@@ -116,7 +117,7 @@ pub use directory::Directory;
 pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
-pub use resolve::{Spec, resolve, resolve_in, would_resolve_in};
+pub use resolve::{Spec, Unfinished, resolve, resolve_in, would_resolve_in};
 pub use reuse::EarlierEntry;
 pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, stored_user_key, user_key};
@@ -126,7 +127,7 @@ pub use snapshots::{
     SnapshotRun, SnapshotStore, closed, has_no_entries, holds_snapshots, refuse_in_snapshots,
     remove_others, remove_tree,
 };
-pub use space::check_free_space;
+pub use space::{NeededSpace, check_free_space, check_space_of_each};
 
 /// Options and restrictions for every entry that lands here, from the user and the ssh key.
 #[derive(Clone, Debug)]

@@ -53,7 +53,7 @@ pub struct Spec {
 }
 
 /// True if an interrupted copy of this source landed under this name.
-pub(super) type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
+pub type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
 
 /// Resolves a target for each of `sources`, in the same order. Without `--mkpath` it makes at most
 /// one directory: `x` of `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.

@@ -50,6 +50,56 @@ pub fn check_free_space(targets: &[RootTarget], totals: &Totals, there: u64) -> 
     Ok(())
 }
 
+/// The space that one root needs, in bytes.
+#[derive(Clone, Copy)]
+pub struct NeededSpace {
+    pub allocated: u64,
+    pub largest: u64,
+}
+
+/// The same where the space of each target is known (`--map`): targets on one file system share its
+/// space. New ones need all of theirs, and of the others the largest file must fit.
+pub fn check_space_of_each(
+    targets: &[RootTarget],
+    needed: &[NeededSpace],
+    there: u64,
+) -> Result<()> {
+    let mut disks: Vec<(&Arc<Dir>, NeededSpace)> = Vec::new();
+    for (target, of_root) in targets.iter().zip(needed) {
+        let Some(dir) = target.landing.dir() else {
+            continue;
+        };
+        let of_root = match target.existed {
+            true => NeededSpace {
+                allocated: 0,
+                ..*of_root
+            },
+            false => NeededSpace {
+                largest: 0,
+                ..*of_root
+            },
+        };
+        let disk = dir.identity().0;
+        match disks.iter_mut().find(|(dir, _)| dir.identity().0 == disk) {
+            Some((_, needed)) => {
+                needed.allocated = needed.allocated.saturating_add(of_root.allocated);
+                needed.largest = needed.largest.max(of_root.largest);
+            }
+            None => disks.push((dir, of_root)),
+        }
+    }
+    for (dir, needed) in disks {
+        let needed = needed.allocated.saturating_add(needed.largest);
+        let needed = needed.saturating_sub(there);
+        if let Some(free) = free_bytes(dir)
+            && free < needed
+        {
+            return Err(no_space(needed, free).at(dir.path()));
+        }
+    }
+    Ok(())
+}
+
 /// Bytes that this process may still use on the file system of `dir`; None if that is unknown.
 pub(super) fn free_bytes(dir: &Arc<Dir>) -> Option<u64> {
     let found = fstatvfs(&*dir.handle().ok()?).ok()?;
@@ -117,6 +167,27 @@ mod tests {
         assert_eq!(message, "no space left: 4.10 KB free");
         let message = no_space(25_200_000, 83_100_000).message;
         assert!(message.contains("although 83.1 MB are reported as free: "));
+    }
+
+    #[test]
+    fn each_root_needs_its_own_room_and_those_on_one_disk_that_of_both() {
+        let temp = tempfile::tempdir().unwrap();
+        let targets = |existed| {
+            [
+                target(slot(temp.path(), "a"), false),
+                target(slot(temp.path(), "b"), existed),
+            ]
+        };
+        let free = free_bytes(&slot(temp.path(), "a").dir).unwrap();
+        let half = NeededSpace {
+            allocated: free / 3 * 2,
+            largest: 1,
+        };
+        check_space_of_each(&targets(false)[..1], &[half], 0).unwrap();
+        let error = check_space_of_each(&targets(false), &[half, half], 0).unwrap_err();
+        assert_eq!(error.kind, Kind::Write);
+        check_space_of_each(&targets(true), &[half, half], 0).unwrap();
+        check_space_of_each(&targets(false), &[half, half], free).unwrap();
     }
 
     #[test]

@@ -193,6 +193,7 @@ async fn hear<R: AsyncRead + Unpin>(
 pub fn is_of_an_end(message: &Message) -> bool {
     match message {
         Message::Roots(_)
+        | Message::RootSpaces(_)
         | Message::Landed(_)
         | Message::Entries(_)
         | Message::Ask(_)
@@ -232,6 +233,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Select(_)
         | Message::Archive(_)
         | Message::Relative(_)
+        | Message::Map(_)
         | Message::FileNames(_)
         | Message::Listen(_)
         | Message::Dial(_)

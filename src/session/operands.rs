@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::task::JoinHandle;
 
@@ -13,16 +13,17 @@ use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::file_list::{FileList, NamesFrom};
 use crate::manifest::{Root, Totals};
+use crate::mapping::Mapping;
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
 use crate::session::{owner, probe_place};
 use crate::source::{
-    self, ListBase, ListedSource, Lookup, NamedSource, PipeOrigin, PipeSpec, RelativeOperands,
-    Sources, Walk, WalkOptions,
+    self, ListBase, ListedSource, Lookup, NamedSource, Parts, PipeOrigin, PipeSpec,
+    RelativeOperands, Sources, Walk, WalkOptions,
 };
 use crate::units::printable;
-use crate::wire::message::{Fault, Message, ROOTS_MAX, Roots};
+use crate::wire::message::{Fault, Message, ROOTS_MAX, RootSpace, RootSpaces, Roots};
 
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
@@ -37,6 +38,10 @@ pub struct Expanded {
     typed: usize,
     /// Only these entries of the only directory in `named` are copied.
     listed: Option<Arc<ListedSource>>,
+    /// The parts of the first one in `named` that follow it (`--map`).
+    parts: Arc<Parts>,
+    /// The space that each of them needs, once they are counted.
+    spaces: Arc<OnceLock<RootSpaces>>,
 }
 
 impl Expanded {
@@ -54,6 +59,34 @@ impl Expanded {
         self.typed += 1;
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named);
+    }
+
+    /// Adds the parts of the only source that go to places of their own.
+    ///
+    /// # Errors
+    /// Usage, if the source is not one directory; `Kind::Read`, if a part is missing.
+    pub fn add_parts(&mut self, maps: &[Mapping], lookup: &Lookup) -> Result<()> {
+        let source = match &self.named[..] {
+            // It was reported.
+            [] => return Ok(()),
+            _ if maps.is_empty() => return Ok(()),
+            [source] if source.is_directory() => source,
+            [source] => {
+                let message = "is not a directory, and --map divides one";
+                return Err(Error::new(Kind::Usage, Side::Source, message).at(&source.path));
+            }
+            several => {
+                return Err(Error::usage(format!(
+                    "--map divides one directory, and SOURCE matches {}",
+                    several.len()
+                )));
+            }
+        };
+        let (found, parts) = source::find_parts(source, maps, lookup)?;
+        self.operands.extend((1..).take(found.len()));
+        self.named.extend(found);
+        self.parts = Arc::new(parts);
+        Ok(())
     }
 
     /// The listed entries of `source`, a directory.
@@ -130,12 +163,14 @@ impl Expanded {
             lacks_operands: false,
             may_lack_names: false,
             listed: self.listed.clone(),
+            parts: self.parts.clone(),
         }
     }
 
     /// Totals of the sources, as far as they can be known before the copy.
     pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
         let mut totals = match &self.pipe {
+            None if !self.parts.is_empty() => self.count_each(options, found),
             None => source::scan(&self.named, &self.walk_options(options), found),
             Some(pipe) => Totals {
                 files: 1,
@@ -153,11 +188,36 @@ impl Expanded {
         totals
     }
 
-    /// The roots, as the receiver gets them.
+    /// The same for a source and its parts, which may go to several file systems.
+    fn count_each(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
+        let mut all = Totals::default();
+        let mut each = Vec::new();
+        for root in self.named.chunks(1) {
+            let totals = source::scan(root, &self.walk_options(options), found);
+            each.push(RootSpace {
+                allocated: totals.allocated,
+                largest: totals.largest,
+            });
+            all.add(&totals);
+        }
+        // The sources are counted once.
+        let _ = self.spaces.set(RootSpaces { each });
+        all
+    }
+
+    /// What a receiver is told of the sources once they are counted.
     ///
     /// # Errors
-    /// `Kind::Usage` if there are more than one message may contain.
-    pub fn roots(&self) -> Result<Vec<Root>> {
+    /// `Kind::Usage` if there are more roots than one message may contain.
+    pub fn messages(&self, totals: Totals) -> Result<Vec<Message>> {
+        let roots = self.roots()?;
+        let spaces = self.spaces.get().cloned().map(Message::RootSpaces);
+        let roots = Message::Roots(Roots { roots, totals });
+        Ok(spaces.into_iter().chain([roots]).collect())
+    }
+
+    /// The roots, as the receiver gets them.
+    fn roots(&self) -> Result<Vec<Root>> {
         if let Some(pipe) = &self.pipe {
             return Ok(vec![pipe.spec().root(source::root_id(0))]);
         }
@@ -229,6 +289,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
         warnings.for_each(|line| client.reporter.notice(&line));
         all.add(named, operand, !errors.is_empty());
     }
+    all.add_parts(&options.maps, &lookup)?;
     Ok(all)
 }
 
@@ -437,12 +498,22 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         let message = format!("fastcp there sent {name}, which was not requested");
         Err(Error::new(Kind::Breach, Side::Source, message))
     };
-    let mut roots_of_none = roots
+    let of_parts = roots
         .roots
         .iter()
         .filter(|root| root.operand as usize >= operands.len());
-    if let Some(root) = roots_of_none.next() {
+    if let Some(root) = of_parts.clone().zip(0..).find_map(|(root, nth)| {
+        let map = request.options.maps.get(nth);
+        let fits = map.is_some_and(|map| is_part(root, nth, map));
+        (!fits).then_some(root)
+    }) {
         return refused(&printable(root.name.as_bytes()));
+    }
+    let parts = of_parts.count();
+    if parts > 0 && parts + 1 != roots.roots.len()
+        || parts == 0 && request.maps() && !roots.roots.is_empty()
+    {
+        return refused("other parts of the source than --map names");
     }
     for (n, operand) in operands.iter().enumerate() {
         let answers: Vec<&Root> = roots
@@ -472,6 +543,14 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// True if `root` is the `nth` part of the only operand.
+fn is_part(root: &Root, nth: usize, map: &Mapping) -> bool {
+    let name = map.from.rsplit(|byte| *byte == b'/').next();
+    root.operand as usize == nth + 1
+        && name == Some(root.name.as_bytes())
+        && root.contents == root.is_directory
 }
 
 /// The same for files that keep their paths: they are the contents of one directory, which has no

@@ -41,6 +41,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         itemizes: request.options.itemizes,
         check: request.check,
         relative: request.options.relative.is_some(),
+        maps: request.maps(),
         ..hello
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 pub use crate::algorithms::Compress;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
+use crate::mapping::Mapping;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
 pub use crate::pipeline::deletions::Deleted;
 pub use crate::pipeline::snapshot_news::MadeSnapshot;
@@ -18,7 +19,7 @@ use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
 use crate::units::printable;
 use crate::wire::hello::Hello;
-use crate::wire::message::{Archive, Message, RelativeTerms};
+use crate::wire::message::{Archive, MapTerms, Message, RelativeTerms};
 pub use crate::wire::message::{CopyOptions, Ports};
 
 /// One end of a copy, checked: `[user@]host:path`, `scp://…`, a path on this machine, a standard
@@ -259,6 +260,34 @@ impl Request {
         let message = format!(
             "fastcp on {} is older and knows neither --files-from nor --relative: install the same \
              version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
+    }
+
+    /// True if parts of the source go to places of their own.
+    pub fn maps(&self) -> bool {
+        !self.options.maps.is_empty()
+    }
+
+    /// The message for a server that says so. One that `sends` is not told the places.
+    pub fn map(&self, sends: bool) -> Option<Message> {
+        let of_server = |map: &Mapping| match sends {
+            true => map.without_place(),
+            false => map.clone(),
+        };
+        let maps = self.options.maps.iter().map(of_server).collect();
+        self.maps().then_some(Message::Map(MapTerms { maps }))
+    }
+
+    /// # Errors
+    /// `Kind::FarEnd` if `host` is too old for places of parts.
+    pub fn check_maps(&self, host: &Host, hello: &Hello) -> Result<()> {
+        if !self.maps() || hello.can_map() {
+            return Ok(());
+        }
+        let message = format!(
+            "fastcp on {} is older and does not know --map: install the same version on both hosts",
             printable(host.name.as_bytes())
         );
         Err(Error::new(Kind::FarEnd, Side::Here, message))

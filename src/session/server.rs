@@ -197,11 +197,7 @@ async fn copy<R: AsyncRead + Unpin>(
     shutdown: &Arc<Shutdown>,
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<()> {
-    let opened = timeout(
-        HELLO_TIMEOUT,
-        opening(incoming, client.selects, client.archives, client.relative),
-    )
-    .await;
+    let opened = timeout(HELLO_TIMEOUT, opening(incoming, client)).await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
     open.options.polite = client.polite;
     open.options.compares = Some(client.compares);

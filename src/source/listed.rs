@@ -214,6 +214,7 @@ impl RelativeOperands {
             contents: true,
             stat,
             confine: lookup.confine.clone(),
+            part: None,
         };
         let list = Arc::new(self.builder.finish());
         Ok(Some((source, ListedOperands { list, bases })))

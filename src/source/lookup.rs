@@ -8,8 +8,9 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, FileType, fstat, statat};
 use rustix::io::Errno;
 
+use super::part::PartOf;
 use super::walk::WalkChoice;
-use crate::dir::{Dir, DirReader};
+use crate::dir::{Dir, DirReader, Handles};
 use crate::error::Result;
 use crate::file_list::{FileList, ListRange};
 use crate::manifest::{Name, Timestamp, file_type};
@@ -39,18 +40,21 @@ pub enum Presence {
 
 impl LookupDirectory {
     /// Begins at an operand; `name` is None if its contents are copied. The walk has followed links
-    /// on the way to names in `list`.
+    /// on the way to names in `list`. If it is `part` of another one, `name` is its name there.
     ///
     /// # Errors
     /// `Kind::Read` if filter rules cannot be read.
     pub fn of_root(
         dir: &Arc<Dir>,
-        name: Option<&Name>,
+        (name, part): (Option<&Name>, Option<&PartOf>),
         selector: &Arc<Selector>,
         follow_links: bool,
         list: Option<&Arc<FileList>>,
     ) -> Result<LookupDirectory> {
         let mut choice = WalkChoice::new(selector.clone());
+        if let Some(part) = part.filter(|_| selector.has_rules()) {
+            choice.enter_way(part, &Arc::new(Handles::default()))?;
+        }
         choice.enter(name, dir)?;
         Ok(LookupDirectory {
             dir: Some(dir.clone()),

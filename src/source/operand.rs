@@ -19,6 +19,7 @@ use crate::selection::{DirectoryRules, Selector};
 use super::device::{self, is_device};
 use super::found::special;
 use super::operand_path::{PathEnding, last_component, split_ending, with_home};
+use super::part::PartOf;
 use super::pattern;
 use super::pipe_spec::is_pipe;
 
@@ -46,6 +47,8 @@ pub struct NamedSource {
     pub stat: Stat,
     /// The directory in which it was found, if access is restricted to that directory.
     pub confine: Option<Arc<Confine>>,
+    /// It is part of another one, with a place of its own at the destination.
+    pub part: Option<Arc<PartOf>>,
 }
 
 impl NamedSource {
@@ -238,7 +241,7 @@ pub(super) fn refused(confine: &Confine, outside: Outside, typed: &[u8]) -> Erro
 }
 
 /// The status of a path. Links are followed unless access is confined.
-fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
+pub(super) fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
     let Some(confine) = &lookup.confine else {
         return Ok(rustix::fs::stat(full)?);
     };
@@ -251,7 +254,7 @@ fn status(full: &Path, lookup: &Lookup) -> io::Result<Stat> {
 }
 
 /// Why a confined key may not copy a file, even though it is in the key's directory.
-fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
+pub(super) fn beyond_a_key(stat: &Stat) -> Option<&'static str> {
     match file_type(stat) {
         FileType::Symlink => {
             Some("is a symbolic link, and this key may not follow links (--confine)")
@@ -336,6 +339,7 @@ fn examine(
         contents: ending != PathEnding::Name,
         stat,
         confine: lookup.confine.clone(),
+        part: None,
     }))
 }
 

@@ -35,6 +35,9 @@ const ITEMIZES: &str = "dry-run-and-check";
 /// The feature of an end that copies listed files, and files with their paths.
 const LISTS: &str = "file-lists";
 
+/// The feature of an end that copies parts of a source to places of their own.
+const MAPS: &str = "maps";
+
 /// The feature of a server that compares files with a list of digests.
 const VERIFIES: &str = "verify-list";
 
@@ -120,6 +123,9 @@ pub struct Hello {
     /// [`Relative`](super::message::Message::Relative) follows these messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub relative: bool,
+    /// Sent by a client: [`Map`](super::message::Message::Map) follows these messages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub maps: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -180,7 +186,7 @@ impl Hello {
             build: env!("CARGO_PKG_VERSION").to_owned(),
             features: [
                 FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS, SHIFTS,
-                VERIFIES,
+                VERIFIES, MAPS,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -209,6 +215,7 @@ impl Hello {
             itemizes: false,
             check: false,
             relative: false,
+            maps: false,
         }
     }
 
@@ -255,6 +262,11 @@ impl Hello {
     /// True if this end copies listed files, and files with their paths.
     pub fn can_list(&self) -> bool {
         self.features.iter().any(|feature| feature == LISTS)
+    }
+
+    /// True if this end copies parts of a source to places of their own.
+    pub fn can_map(&self) -> bool {
+        self.features.iter().any(|feature| feature == MAPS)
     }
 
     /// True if this end compares files with a list of digests.

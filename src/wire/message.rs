@@ -21,7 +21,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use self::first_messages::{
-    ADDRESSES_MAX, Archive, CopyOptions, Listen, Open, Ports, Role, SESSIONS_MAX, SessionSecret,
+    ADDRESSES_MAX, Archive, CopyOptions, Listen, MapTerms, Open, Ports, Role, SESSIONS_MAX,
+    SessionSecret,
 };
 pub use self::ranges::{ByteRange, NumberRanges};
 use super::progress_report::ProgressReport;
@@ -33,8 +34,8 @@ use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use differs::DifferingChunk;
 pub use entries::{
-    Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, Roots,
-    RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
+    Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, RootSpace,
+    RootSpaces, Roots, RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
 };
 pub use fault::Fault;
 pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
@@ -172,6 +173,10 @@ messages! {
     // Lines of a list of digests, and what a verifier found (`--check=LIST`).
     49 => ListedDigests(ListedDigests),
     50 => VerifiedFiles(VerifiedFiles),
+    // Follows these messages of a client whose hello says so: parts with places of their own (`--map`).
+    51 => Map(MapTerms),
+    // Before `Roots`, if there are such parts.
+    52 => RootSpaces(RootSpaces),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

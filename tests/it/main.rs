@@ -35,6 +35,7 @@ mod copy {
     mod landing;
     mod list_check;
     mod live;
+    mod map;
     mod mirror;
     mod own_names;
     mod permissions;

@@ -170,7 +170,8 @@ impl<'a> Exchange<'a> {
                 self.look_at(&entries);
                 RelayStep::Pass(Message::Entries(entries))
             }
-            message @ (Message::Ask(_)
+            message @ (Message::RootSpaces(_)
+            | Message::Ask(_)
             | Message::DirectorySums(_)
             | Message::EntrySums(_)
             | Message::Names(_)

@@ -115,6 +115,8 @@ async fn log_in(
     request.check_archives(dest, &to.hello)?;
     request.check_relative(source, &from.hello)?;
     request.check_relative(dest, &to.hello)?;
+    request.check_maps(source, &from.hello)?;
+    request.check_maps(dest, &to.hello)?;
     request.check_itemizes(source, &from.hello)?;
     request.check_itemizes(dest, &to.hello)?;
     let of_sender = Hello {
@@ -129,6 +131,7 @@ async fn log_in(
         dry_run: request.options.dry_run,
         itemizes: request.options.itemizes,
         relative: request.options.relative.is_some(),
+        maps: request.maps(),
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
@@ -253,7 +256,9 @@ impl RelayedSession<'_> {
                 let relative = self.request.relative();
                 let relative = relative.filter(|_| end == RelaySide::Sender);
                 let archive = self.request.archive();
-                for message in select.into_iter().chain(archive).chain(relative) {
+                let map = self.request.map(end == RelaySide::Sender);
+                let more = select.into_iter().chain(archive).chain(relative);
+                for message in more.chain(map) {
                     server.control.send(message).await?;
                 }
                 Ok::<(), WriterEnded>(())

@@ -33,7 +33,7 @@ use crate::pipeline::send::pipe::begun_before;
 use crate::progress::Phase;
 use crate::units::printable;
 use crate::wire::message::{
-    AllSent, ByteRange, EntryEnd, Fault, Message, SumsAnswer, Want, WantKind,
+    AllSent, ByteRange, EntryEnd, Fault, Message, RootSpaces, SumsAnswer, Want, WantKind,
 };
 
 /// Places entries at `destination`, until the receiver's queue of messages is closed.
@@ -42,6 +42,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
         receiver,
         destination,
         handles: Arc::new(Handles::default()),
+        spaces: Mutex::default(),
         sums: Mutex::default(),
     };
     receiver.messages.take_all(|message| {
@@ -60,6 +61,8 @@ struct EntryWriter<'a> {
     destination: &'a CopyDestination,
     /// The directories that are open.
     handles: Arc<Handles>,
+    /// The space that each root needs, if the sender has said so.
+    spaces: Mutex<RootSpaces>,
     /// The sums of existing directories, once they were asked for.
     sums: Mutex<Option<OwnSums>>,
 }
@@ -67,13 +70,20 @@ struct EntryWriter<'a> {
 impl EntryWriter<'_> {
     fn take(&self, message: Message) {
         match message {
+            Message::RootSpaces(_) if self.context().options.maps.is_empty() => {
+                self.breach("the space of parts that it was not asked for");
+            }
+            Message::RootSpaces(spaces) => *self.spaces.lock() = spaces,
             Message::Roots(_) if self.entries().table().roots.is_set() => {
                 self.breach("a second list of operands");
             }
             Message::Roots(roots) => {
                 let allocated = roots.totals.allocated;
                 self.receiver.ranges.set_allocated(allocated);
-                let landed = self.entries().land(self.destination, roots, &self.handles);
+                let spaces = std::mem::take(&mut *self.spaces.lock()).each;
+                let landed = self
+                    .entries()
+                    .land(self.destination, roots, &spaces, &self.handles);
                 if let Err(error) = landed {
                     self.context().shutdown.end(error);
                 }

@@ -2,6 +2,7 @@
 //! removed or kept after the last.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,17 +14,19 @@ use super::entries::Entries;
 use super::open_file::OpenFile;
 use super::requested::RequestedFiles;
 use crate::dest::{
-    self, EntrySlot, JournalName, Landing, RootTarget, Rules, Source, stored_user_key, user_key,
+    self, EntrySlot, JournalName, Landing, NeededSpace, RootTarget, Rules, Source, Spec,
+    Unfinished, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Side};
 use crate::file_list::NamesFrom;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::Root;
+use crate::mapping::Mapping;
 use crate::progress::Phase;
 use crate::source::{RequestedPaths, requested_paths};
-use crate::wire::message::{ABOVE_MAX, Message, Roots, RootsResolved};
+use crate::wire::message::{ABOVE_MAX, Message, RootSpace, Roots, RootsResolved};
 
 impl Entries {
     /// Resolves the destinations of the roots and checks the free space, before the first byte.
@@ -31,15 +34,23 @@ impl Entries {
         &self,
         destination: &CopyDestination,
         roots: Roots,
+        spaces: &[RootSpace],
         handles: &Arc<Handles>,
     ) -> Result<()> {
         let typed = |root: &Root| destination.typed.get(root.operand as usize);
+        let maps = &self.context().options.maps[..];
+        check_parts(&roots.roots, maps)?;
+        // The operand comes before its parts.
+        let part = |root: &Root| maps.get((root.operand as usize).checked_sub(1)?);
         let sources: Vec<Source> = roots
             .roots
             .iter()
             .map(|root| Source {
                 root,
-                typed: typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
+                typed: match part(root) {
+                    Some(part) => &part.from,
+                    None => typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
+                },
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
@@ -57,7 +68,11 @@ impl Entries {
                 return false;
             };
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
-            place.roots(&key) == Some(hash_of(std::slice::from_ref(root)))
+            let hash = match maps.is_empty() {
+                true => hash_of(std::slice::from_ref(root), maps),
+                false => hash_of(&roots.roots, maps),
+            };
+            place.roots(&key) == Some(hash)
         };
         let targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.
@@ -71,7 +86,10 @@ impl Entries {
                     dest::refuse_in_snapshots(spec, handles)?;
                 }
                 let same_machine = destination.same_machine;
-                dest::resolve(spec, &sources, same_machine, handles, &unfinished)?
+                match maps {
+                    [] => dest::resolve(spec, &sources, same_machine, handles, &unfinished)?,
+                    _ => self.land_parts(spec, &sources, same_machine, handles, &unfinished)?,
+                }
             }
         };
         let mut targets = targets;
@@ -94,7 +112,17 @@ impl Entries {
         let stays = stays && targets.iter().all(|target| target.existed);
         if !(self.rules.check || stays || self.rules.earlier.is_some()) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
-            dest::check_free_space(&targets, &roots.totals, there)?;
+            let needed = |space: &RootSpace| NeededSpace {
+                allocated: space.allocated,
+                largest: space.largest,
+            };
+            match spaces.len() == targets.len() {
+                true => {
+                    let needed: Vec<_> = spaces.iter().map(needed).collect();
+                    dest::check_space_of_each(&targets, &needed, there)?;
+                }
+                false => dest::check_free_space(&targets, &roots.totals, there)?,
+            }
         }
         let leaves = |target: &RootTarget| matches!(target.landing, Landing::Exit(_));
         // A copy to a pipe has one root.
@@ -137,6 +165,38 @@ impl Entries {
             window: self.context().budget.window() as u32,
         }));
         Ok(())
+    }
+
+    /// Resolves the places of a source and of its parts (`--map`).
+    fn land_parts(
+        &self,
+        spec: &Spec,
+        sources: &[Source],
+        same_machine: bool,
+        handles: &Arc<Handles>,
+        unfinished: &Unfinished,
+    ) -> Result<Vec<RootTarget>> {
+        let (whole, parts) = sources.split_at(1);
+        let mut targets = dest::resolve(spec, whole, same_machine, handles, unfinished)?;
+        for (part, map) in parts.iter().zip(&*self.context().options.maps) {
+            let spec = Spec {
+                path: map.to.clone(),
+                ..spec.clone()
+            };
+            if self.rules.closed {
+                dest::refuse_in_snapshots(&spec, handles)?;
+            }
+            // What an interrupted copy has made of it is filled.
+            let part = std::slice::from_ref(part);
+            let landed = dest::resolve(&spec, part, same_machine, handles, &|_, _| false)?;
+            targets.extend(landed.into_iter().map(|target| RootTarget {
+                // It is not below the destination.
+                listed: absolute(&target.landing.path()),
+                ..target
+            }));
+        }
+        dest::refuse_overlap(sources, &targets, same_machine)?;
+        Ok(targets)
     }
 
     /// Finds the directories of `--link-dest` and `--copy-dest`.
@@ -248,7 +308,7 @@ impl Entries {
             user: user_key().bytes,
             session: destination.sessions.own,
             owner,
-            roots: hash_of(roots),
+            roots: hash_of(roots, &self.context().options.maps),
             chunk_size: self.context().chunk_size as u32,
             afresh: self.context().options.no_resume,
             // A key that may only write must not learn whether others copied the same data.
@@ -266,6 +326,8 @@ impl Entries {
             // The directory of the snapshot may get a mode that allows no removal.
             None if self.rules.snapshot => self.snapshot_journal(),
             Some(device) => device_places(device, destination, handles),
+            // A later run finds it by the operand alone: the places of parts exist then.
+            None if !self.context().options.maps.is_empty() => places(&targets[..1], first),
             None => places(targets, first),
         };
         // A journal that could not be removed is not made.
@@ -408,12 +470,32 @@ fn places(targets: &[RootTarget], first: &RootTarget) -> Vec<JournalPlace> {
     places
 }
 
-/// Identifies the roots by their names and kinds at the source.
-fn hash_of(roots: &[Root]) -> Hash {
+/// Checks that the roots are one operand and its parts, in order, if there are parts.
+fn check_parts(roots: &[Root], maps: &[Mapping]) -> Result<()> {
+    let is_in_order = || (0..).zip(roots).all(|(nth, root)| root.operand == nth);
+    if maps.is_empty() || roots.is_empty() || roots.len() == maps.len() + 1 && is_in_order() {
+        return Ok(());
+    }
+    let what = "other parts of the source than those with places of their own";
+    Err(Error::breach(Side::Here, "the sender", what))
+}
+
+/// The path of a part's place, for lists.
+fn absolute(path: &Path) -> Vec<u8> {
+    let absolute = std::path::absolute(path);
+    absolute.map_or_else(
+        |_| path.as_os_str().as_bytes().to_vec(),
+        |path| path.as_os_str().as_bytes().to_vec(),
+    )
+}
+
+/// Identifies the roots by their names and kinds at the source, and by the places of parts.
+fn hash_of(roots: &[Root], maps: &[Mapping]) -> Hash {
     let of_root = |root: &Root| {
         let kind = u8::from(root.is_directory) | u8::from(root.contents) << 1;
         [root.name.as_bytes(), &[kind]].concat()
     };
-    let parts: Vec<Vec<u8>> = roots.iter().map(of_root).collect();
+    let places = maps.iter().map(|map| map.to.clone());
+    let parts: Vec<Vec<u8>> = roots.iter().map(of_root).chain(places).collect();
     journal::hash(parts.iter().map(|part| &part[..]))
 }

@@ -17,7 +17,7 @@ use crate::dir::Dir;
 use crate::error::Result;
 use crate::file_list::FileList;
 use crate::manifest::{EntryId, Name, Timestamp};
-use crate::source::{LookupDirectory, Presence, root_id};
+use crate::source::{LookupDirectory, NamedSource, PartOf, Presence, root_id};
 use crate::wire::message::{ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames};
 
 /// The longest step of the clock of file systems: 10 ms, at 100 Hz. On a busy machine a step may
@@ -41,26 +41,34 @@ pub(super) struct MirrorRoots {
 }
 
 struct MirrorRoot {
+    /// None if its contents are copied, unless it is a part.
     name: Option<Name>,
+    /// It goes to a place of its own, where no other one goes.
+    part: Option<Arc<PartOf>>,
     /// None until the walk has announced it, and for anything but a directory.
     dir: Option<Arc<Dir>>,
 }
 
 impl MirrorRoots {
     pub(super) fn new(
-        names: Vec<Option<Name>>,
+        named: Vec<NamedSource>,
         may_lack_names: bool,
         ways: Option<Arc<FileList>>,
     ) -> MirrorRoots {
         let mut by_name: HashMap<Name, Vec<usize>> = HashMap::new();
         let mut of_contents = Vec::new();
-        for (nth, name) in names.iter().enumerate() {
-            match name {
-                Some(name) => by_name.entry(name.clone()).or_default().push(nth),
-                None => of_contents.push(nth),
+        for (nth, root) in named.iter().enumerate() {
+            match root.contents {
+                _ if root.part.is_some() => {}
+                false => by_name.entry(root.name.clone()).or_default().push(nth),
+                true => of_contents.push(nth),
             }
         }
-        let roots = names.into_iter().map(|name| MirrorRoot { name, dir: None });
+        let roots = named.into_iter().map(|root| MirrorRoot {
+            name: (root.part.is_some() || !root.contents).then_some(root.name),
+            part: root.part,
+            dir: None,
+        });
         MirrorRoots {
             roots: roots.collect(),
             by_name,
@@ -107,6 +115,9 @@ impl MirrorRoots {
         let asking = self.roots.get(place(question.root))?;
         let mut found = vec![OwnEntryIs::AllExtra; question.entries.len()];
         self.look_in(sender, asking, (question, &below), &mut found)?;
+        if asking.part.is_some() {
+            return Some(found);
+        }
         // Other operands may go into the same directory.
         let asking_at = place(question.root);
         let from_top: Vec<Name> = asking.name.iter().cloned().chain(below.clone()).collect();
@@ -114,7 +125,7 @@ impl MirrorRoots {
             let root = &self.roots[*nth];
             self.look_beside(sender, root, (question, &from_top), &mut found)?;
         }
-        let is_alone = self.roots.len() == 1;
+        let is_alone = self.roots.iter().filter(|root| root.part.is_none()).count() == 1;
         // Which of several operands such a name belongs to cannot be told.
         if question.confuses && !is_alone {
             return None;
@@ -179,7 +190,7 @@ impl MirrorRoots {
         found: &mut [OwnEntryIs],
     ) -> Option<()> {
         let options = &sender.context.options;
-        let name = root.name.as_ref();
+        let name = (root.name.as_ref(), root.part.as_deref());
         let mut place = LookupDirectory::of_root(
             root.dir.as_ref()?,
             name,

@@ -117,7 +117,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         names: Vec::new(),
         mirror: match &sources {
             Sources::Files(walk) if deletes => {
-                MirrorRoots::new(walk.names(), walk.may_lack_names(), walk.ways())
+                MirrorRoots::new(walk.roots(), walk.may_lack_names(), walk.ways())
             }
             Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
         },

@@ -30,7 +30,7 @@ use crate::session::tuning::{self, Audience, Tuning};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
 use crate::wire::hello::Hello;
-use crate::wire::message::{Message, Roots};
+use crate::wire::message::Message;
 
 /// One session of a copy.
 pub struct Session<'a> {
@@ -105,8 +105,9 @@ impl Client<'_> {
         pace: SendPace,
     ) -> Result<SendingEnd> {
         self.client.progress.set_totals(totals);
-        let roots = expanded.roots()?;
-        say(far.control, Message::Roots(Roots { roots, totals })).await?;
+        for message in expanded.messages(totals)? {
+            say(far.control, message).await?;
+        }
         if self.client.failures.has_some() {
             say(far.control, operands::not_found()).await?;
         }

@@ -36,11 +36,13 @@ pub(super) async fn open(
         ports: request.route.ports,
         between: false,
     };
+    let open_sends = open.role.sends();
     say(control, Message::Open(open)).await?;
     let secret = SessionSecret(*keyring.secret.expose());
     say(control, Message::Secret(secret)).await?;
     let more = request.select().into_iter().chain(request.archive());
-    for message in more.chain(request.relative()) {
+    let more = more.chain(request.relative());
+    for message in more.chain(request.map(open_sends)) {
         say(control, message).await?;
     }
     Ok(())

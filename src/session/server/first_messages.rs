@@ -9,10 +9,11 @@ use crate::control::Incoming;
 use crate::earlier::EarlierCopies;
 use crate::error::{Error, Result};
 use crate::keep::Keep;
+use crate::mapping;
 use crate::seal::Secret;
 use crate::selection::Selector;
 use crate::session::control_reader::lost;
-use crate::wire::hello::STREAMS_MAX;
+use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Archive, Message, Open, SESSIONS_MAX};
 
 use crate::session::control_reader::breach;
@@ -20,14 +21,12 @@ use crate::session::control_reader::breach;
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// Reads the client's first messages. With `selects` one says which entries a sender copies, and
-/// with `archives` one says which metadata is kept. With `relative` one tells a sender where the names
-/// of files come from.
+/// Reads the client's first messages. Its hello says which of them come: which entries a sender
+/// copies, which metadata is kept, where a sender finds the names of files, and which parts of a
+/// source have places of their own.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
-    selects: bool,
-    archives: bool,
-    relative: bool,
+    client: &Hello,
 ) -> Result<(Open, Secret)> {
     let mut next = async || incoming.next().await.map_err(lost);
     let (Message::Open(mut open), Message::Secret(mut secret)) = (next().await?, next().await?)
@@ -45,7 +44,7 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         return Err(breach("more earlier sessions than allowed"));
     }
     let secret = Secret::take(&mut secret.0);
-    if selects {
+    if client.selects {
         let Message::Select(selection) = next().await? else {
             return Err(breach("no selection of files"));
         };
@@ -58,7 +57,7 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
     if open.options.preserve {
         open.options.keep = Keep::modes_and_times();
     }
-    if archives {
+    if client.archives {
         let Message::Archive(archive) = next().await? else {
             return Err(breach("no message about metadata"));
         };
@@ -85,13 +84,20 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         (open.options.earlier, open.options.snapshot) = (earlier, snapshot);
         open.options.changes = Arc::new(changes);
     }
-    if relative && open.role.sends() {
+    if client.relative && open.role.sends() {
         let Message::Relative(terms) = next().await? else {
             return Err(breach("no message about paths"));
         };
         open.options.relative = Some(Arc::new(terms.into_copy()));
-    } else if relative {
+    } else if client.relative {
         open.options.relative = Some(Arc::default());
+    }
+    if client.maps {
+        let Message::Map(terms) = next().await? else {
+            return Err(breach("no message about parts"));
+        };
+        mapping::check(&terms.maps, !open.role.sends()).map_err(Error::usage)?;
+        open.options.maps = Arc::new(terms.maps);
     }
     Ok((open, secret))
 }

@@ -18,7 +18,7 @@ use crate::session::permit::Permit;
 use crate::session::probe_place;
 use crate::session::runtime::off_task;
 use crate::source::{self, ListedPlace, Lookup, NamedSource, PipeOrigin, PipeSpec};
-use crate::wire::message::{Fault, Message, Open, Role, Roots, Tried};
+use crate::wire::message::{Fault, Message, Open, Role, Tried};
 
 use crate::session::converse::say;
 
@@ -117,8 +117,9 @@ pub(super) async fn tell_roots(
     let (counted, options) = (found.clone(), open.options.clone());
     let scan = move || counted.count(&options, &mut |_, _| ());
     let totals = off_task(scan).await?;
-    let roots = found.roots()?;
-    say(control, Message::Roots(Roots { roots, totals })).await?;
+    for message in found.messages(totals)? {
+        say(control, message).await?;
+    }
     Ok(totals)
 }
 
@@ -158,7 +159,8 @@ async fn named(
         }
         all.add(found, operand, !errors.is_empty());
     }
-    Ok(all)
+    let (maps, lookup) = (open.options.maps.clone(), lookup.clone());
+    off_task(move || all.add_parts(&maps, &lookup).map(|()| all)).await?
 }
 
 pub(super) fn destination(

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::dir::Dir;
+use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Name;
 use crate::selection::{DirectoryRules, NoRules, RULE_FILE_MAX, Selector};
+use crate::source::part::PartOf;
 
 pub(in crate::source) struct WalkChoice {
     selector: Arc<Selector>,
@@ -62,6 +63,24 @@ impl WalkChoice {
         }
     }
 
+    /// Goes to the directory that has `part`.
+    ///
+    /// # Errors
+    /// As [`enter`](Self::enter), or if a directory on the way cannot be opened.
+    pub(in crate::source) fn enter_way(
+        &mut self,
+        part: &PartOf,
+        handles: &Arc<Handles>,
+    ) -> Result<()> {
+        let what = "cannot open the directories above a part of SOURCE (--map)";
+        let way = part.way(handles);
+        let way = way.map_err(|cause| Error::io(Kind::Read, Side::Source, "", what, cause))?;
+        for (name, dir) in &way {
+            self.enter(name.as_ref(), dir)?;
+        }
+        Ok(())
+    }
+
     /// Goes into a directory that the source does not have. The rules of those above apply.
     pub(in crate::source) fn enter_missing(&mut self, name: &Name) {
         let outer = self.path.len();
@@ -82,6 +101,12 @@ impl WalkChoice {
         if let Some(level) = self.levels.pop() {
             self.path.truncate(level.outer);
         }
+    }
+
+    /// Leaves all directories.
+    pub(super) fn leave_all(&mut self) {
+        self.levels.clear();
+        self.path.clear();
     }
 
     /// True if the entry `name` of the innermost directory is copied.

@@ -85,6 +85,7 @@ impl Walk {
             id,
             dir: dir.clone(),
             name: None,
+            part: None,
             how,
         });
         let spot = self.root_spot(id, dir, root);

@@ -38,6 +38,7 @@ use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::listed::ListedSource;
 use super::operand::NamedSource;
+use super::part::{PartOf, Parts};
 use super::pipe_spec::is_pipe;
 use crate::dir::attributes::OwnerNames;
 use crate::selection::Selector;
@@ -102,6 +103,8 @@ pub struct Walk {
     trees: VecDeque<NamedTree>,
     /// The names that are copied of the only named directory, if not all.
     listed: Option<Arc<ListedSource>>,
+    /// Parts that go elsewhere: they are roots of their own.
+    parts: Arc<Parts>,
     /// Listed names that cannot be found.
     lost: VecDeque<LostNames>,
     /// The directory that was announced last and is entered next.
@@ -114,6 +117,8 @@ pub struct Walk {
     lacks_operands: bool,
     may_lack_names: bool,
     first_names: FirstNames,
+    /// Number of names of files with several names that trees before this one had no room for.
+    unlinked_before: u64,
     further_names: FurtherNames,
     keep: Keep,
     compares_modes: bool,
@@ -150,6 +155,7 @@ struct NamedTree {
     dir: Arc<Dir>,
     /// None if only its contents are copied.
     name: Option<Name>,
+    part: Option<Arc<PartOf>>,
     how: LevelTerms,
 }
 
@@ -172,6 +178,8 @@ pub struct WalkOptions {
     pub may_lack_names: bool,
     /// Only these entries of the named directory are copied. Then there is one.
     pub listed: Option<Arc<ListedSource>>,
+    /// Parts of the first named directory that are named by themselves.
+    pub parts: Arc<Parts>,
 }
 
 impl Walk {
@@ -186,6 +194,7 @@ impl Walk {
             lacks_operands,
             may_lack_names,
             listed,
+            parts,
         } = options;
         let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
@@ -196,6 +205,7 @@ impl Walk {
             may_lack_names,
             // A listed name may lead through a link.
             first_names: FirstNames::new(roots.len() == 1 && !follow_links && listed.is_none()),
+            unlinked_before: 0,
             is_confined,
             roots: roots.into_iter().enumerate(),
             follow_links,
@@ -205,6 +215,7 @@ impl Walk {
             left_out: 0,
             trees: VecDeque::new(),
             listed,
+            parts,
             lost: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
@@ -243,18 +254,15 @@ impl Walk {
         listed.map(|listed| listed.list.clone())
     }
 
-    /// The name of each named thing that the walk has not reached; None if a directory's contents
-    /// are copied.
-    pub fn names(&self) -> Vec<Option<Name>> {
-        let roots = self.roots.clone().map(|(_, root)| root);
-        let name = |root: NamedSource| (!root.contents).then_some(root.name);
-        roots.map(name).collect()
+    /// Each named thing that the walk has not reached.
+    pub fn roots(&self) -> Vec<NamedSource> {
+        self.roots.clone().map(|(_, root)| root).collect()
     }
 
     /// Number of names of files with several names that are announced as files of their own, for lack
     /// of room to remember their first names.
     pub fn unlinked(&self) -> u64 {
-        self.first_names.unlinked()
+        self.unlinked_before + self.first_names.unlinked()
     }
 
     /// Number of entries with extended attributes that could not be read, or that are too many.
@@ -292,7 +300,8 @@ impl Walk {
                 }
             }
         } else if let Some(tree) = self.trees.pop_front() {
-            self.push_level(tree.id, tree.dir, tree.name.as_ref(), tree.how);
+            self.begin_root();
+            self.enter_tree(tree);
         } else if let Some(further) = self.further_names.take() {
             self.further_name(further);
         } else {
@@ -301,7 +310,29 @@ impl Walk {
         true
     }
 
+    /// No file gets a link to one in another root, which may be on another file system, if parts go
+    /// to places of their own. Each tree is walked by itself then.
+    fn begin_root(&mut self) {
+        if !self.parts.is_empty() {
+            self.unlinked_before += self.first_names.unlinked();
+            self.first_names = FirstNames::new(!self.follow_links);
+        }
+    }
+
+    fn enter_tree(&mut self, tree: NamedTree) {
+        if let Some(part) = &tree.part
+            && let Err(error) = self.choice.enter_way(part, &self.handles)
+        {
+            self.choice.leave_all();
+            self.queued.push_back(Step::Failed(error));
+            self.queued.push_back(not_entered(tree.id));
+            return;
+        }
+        self.push_level(tree.id, tree.dir, tree.name.as_ref(), tree.how);
+    }
+
     fn root(&mut self, id: EntryId, root: &NamedSource) -> io::Result<()> {
+        self.begin_root();
         if let Some(source) = self.listed.clone() {
             return self.listed_root(id, root, &source);
         }
@@ -312,7 +343,8 @@ impl Walk {
             self.trees.push_back(NamedTree {
                 id,
                 dir: dir.clone(),
-                name: (!root.contents).then(|| root.name.clone()),
+                name: (root.part.is_some() || !root.contents).then(|| root.name.clone()),
+                part: root.part.clone(),
                 how,
             });
             let kind = EntryKind::Directory;
@@ -389,7 +421,14 @@ impl Walk {
 
     /// Visits an entry of the innermost directory, unless a rule leaves it out.
     fn found_by_reading(&mut self, name: Name) {
-        let level = self.levels.last().expect("called for a level");
+        let level = self.levels.last_mut().expect("called for a level");
+        if !self.parts.is_empty() && self.parts.contains(&(level.dir.identity(), name.clone())) {
+            // The place of that name at the destination is not deleted.
+            if let Some(names) = &mut level.names {
+                names.add(name.as_bytes());
+            }
+            return self.left_out();
+        }
         let is_own = self.is_confined && is_reserved(name.as_bytes());
         let spot = WalkSpot {
             id: None,
@@ -604,6 +643,9 @@ impl Walk {
 
     fn push_level(&mut self, id: EntryId, dir: Arc<Dir>, name: Option<&Name>, how: LevelTerms) {
         if let Err(error) = self.choice.enter(name, &dir) {
+            if self.levels.is_empty() {
+                self.choice.leave_all();
+            }
             self.queued.push_back(Step::Failed(error));
             self.queued.push_back(not_entered(id));
             return;
@@ -617,6 +659,9 @@ impl Walk {
     fn leave(&mut self) {
         self.choice.leave();
         let level = self.levels.pop().expect("called for a level");
+        if self.levels.is_empty() {
+            self.choice.leave_all();
+        }
         self.queued.push_back(Step::EndDirectory {
             id: level.id,
             children: level.children,

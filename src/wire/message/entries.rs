@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::byte_strings;
 use crate::digest::Digest;
 use crate::manifest::{EntryId, Root, Totals};
+use crate::mapping::MAPS_MAX;
 
 use super::limits::{self, ROOTS_MAX, SPANS_MAX};
 use super::ranges::{ByteRange, NumberRanges};
@@ -15,6 +16,25 @@ pub struct Roots {
     pub roots: Vec<Root>,
     pub totals: Totals,
 }
+
+/// The space that each root needs at the destination, in the order of the roots that follow
+/// (`--map`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootSpaces {
+    /// One for the operand, and one for each part.
+    #[serde(deserialize_with = "limits::list::<SPACES_MAX, _, _>")]
+    pub each: Vec<RootSpace>,
+}
+
+/// Bytes that the files of a root occupy, as in [`Totals`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RootSpace {
+    pub allocated: u64,
+    pub largest: u64,
+}
+
+/// The operand and its parts.
+const SPACES_MAX: usize = 1 + MAPS_MAX;
 
 /// Sent by the receiver when it has resolved the destination of each root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use crate::backup::BackupPlace;
 use crate::earlier::{EarlierCopies, Reuse};
 use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
+use crate::mapping::{MAPS_MAX, Mapping};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
 use crate::selection::Selector;
@@ -92,6 +93,10 @@ pub struct CopyOptions {
     /// in the hello too, and the rest to the sender in [`Relative`](super::Message::Relative).
     #[serde(skip)]
     pub relative: Option<Arc<RelativeCopy>>,
+    /// `--map`: parts of the source that go to places of their own. Sent in
+    /// [`Map`](super::Message::Map).
+    #[serde(skip)]
+    pub maps: Arc<Vec<Mapping>>,
     /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,
@@ -306,6 +311,13 @@ pub struct Archive {
     pub backup: Option<BackupPlace>,
     pub earlier: Option<EarlierCopies>,
     pub snapshot: Option<SnapshotTerms>,
+}
+
+/// Parts of the source with places of their own (`--map`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapTerms {
+    #[serde(deserialize_with = "limits::list::<MAPS_MAX, _, _>")]
+    pub maps: Vec<Mapping>,
 }
 
 /// Most sessions of one command.

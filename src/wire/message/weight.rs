@@ -4,6 +4,7 @@ use crate::digest::Digest;
 use crate::earlier::EarlierPath;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
+use crate::mapping::Mapping;
 use crate::selection::Rule;
 
 use super::{
@@ -31,6 +32,8 @@ impl Message {
                 NamesSource::File { path, .. } => path.len(),
                 NamesSource::Operands | NamesSource::Sent => 0,
             },
+            Message::Map(terms) => terms.maps.iter().map(weight_of_map).sum(),
+            Message::RootSpaces(spaces) => size_of_val(&spaces.each[..]),
             Message::FileNames(names) => names.names.len(),
             Message::Differs(differing) => differing.pages.len(),
             Message::Missing(missing) => size_of_val(&missing.spans[..]),
@@ -107,6 +110,10 @@ fn text(len: usize) -> usize {
 
 fn texts(texts: &[Vec<u8>]) -> usize {
     texts.iter().map(|one| text(one.len())).sum()
+}
+
+fn weight_of_map(map: &Mapping) -> usize {
+    text(map.from.len()) + text(map.to.len())
 }
 
 fn weight_of_open(open: &Open) -> usize {

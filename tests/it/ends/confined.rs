@@ -365,6 +365,21 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
             "{done}"
         );
     }
+    // Nor by parts with places of their own.
+    let tree = case.src.dir("tree");
+    tree.file("part/b", "two");
+    let tree = tree.0.display().to_string();
+    for place in [&format!("{out}/b"), "../b", "way out/b", "way out"] {
+        let map = format!("part={place}");
+        copy(case, &["-r", "--map", &map], &tree, "far:in").fails();
+    }
+    assert!(!dir.has("in"));
+    for part in ["way out", "way out/precious", "file out"] {
+        let map = format!("{part}={to}/part");
+        let done = copy(case, &["-r", "--map", &map], "far:.", &to);
+        done.fails();
+        assert_eq!(here.names(), [""; 0], "{part}");
+    }
     copy(case, &["-r", "-L"], "far:.", &to).exits(2);
     // The symlinks of a tree are sent as symlinks.
     copy(case, &["-r"], "far:.", &to).succeeds();

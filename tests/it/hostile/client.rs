@@ -8,12 +8,13 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use fastcp::algorithms::{Compress, Suite};
-use fastcp::manifest::{EntryKind, Totals};
+use fastcp::manifest::{EntryKind, Name, Root, Totals};
+use fastcp::mapping::Mapping;
 use fastcp::seal::Direction;
 use fastcp::transport::connection::handshake::ConnectionId;
 use fastcp::wire::message::{
-    CopyOptions, FileNames, Listen, Message, NamesSource, Open, RelativeTerms, Role, Roots,
-    SessionSecret,
+    CopyOptions, FileNames, Listen, MapTerms, Message, NamesSource, Open, RelativeTerms, Role,
+    Roots, SessionSecret,
 };
 
 use crate::support::fake_server::in_runtime;
@@ -152,6 +153,56 @@ fn a_list_that_breaks_the_rules_ends_the_session() {
                 }
             });
             assert_eq!(code_there, Some(code), "{messages:?}");
+        });
+    }
+}
+
+#[test]
+fn parts_that_break_the_rules_end_the_session() {
+    let mapping = |from: &str, to: &str| Mapping {
+        from: from.into(),
+        to: to.into(),
+    };
+    let root = |operand: u32| Root {
+        id: u64::from(operand) + 1,
+        operand,
+        name: Name::try_from(b"part".to_vec()).unwrap(),
+        is_directory: true,
+        contents: true,
+        dev: 1,
+        ino: 1,
+    };
+    let roots = |operands: &[u32]| {
+        let roots = operands.iter().map(|operand| root(*operand)).collect();
+        let totals = Totals::default();
+        Some(Message::Roots(Roots { roots, totals }))
+    };
+    for (code, from, to, message) in [
+        (2, "../etc", "to", None),
+        (2, "a//b", "to", None),
+        (2, "part", "", None),
+        (13, "part", "to", roots(&[0])),
+        (13, "part", "to", roots(&[1, 0])),
+        (13, "part", "to", roots(&[0, 2])),
+        (13, "part", "to", roots(&[0, 1, 1])),
+    ] {
+        server_case(|case| {
+            let code_there = against_server(case, |control| {
+                control.hear_hello();
+                let mut hello = fastcp::session::host::hello();
+                hello.maps = true;
+                control.say_hello_as(&hello);
+                control.say(Message::Open(receiver(case)));
+                control.say(Message::Secret(SessionSecret([7; 32])));
+                let maps = vec![mapping(from, to)];
+                control.say(Message::Map(MapTerms { maps }));
+                message
+                    .iter()
+                    .for_each(|message| control.say(message.clone()));
+                control.hear_until(|message| matches!(message, Message::Abort(_)));
+            });
+            assert_eq!(code_there, Some(code), "{from} {to}: {message:?}");
+            assert_eq!(case.dst.names(), [""; 0]);
         });
     }
 }

@@ -6,6 +6,7 @@ use fastcp::earlier::{EarlierCopies, EarlierPath, Reuse};
 use fastcp::error::{Kind, Side};
 use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
+use fastcp::mapping::Mapping;
 use fastcp::mirror::Mirror;
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
 use fastcp::selection::{Rule, RulePattern, Selection};
@@ -105,6 +106,7 @@ fn messages() -> Vec<Message> {
         polite: false,
         compares: None,
         relative: None,
+        maps: Default::default(),
         mkpath: false,
         dry_run: false,
         itemizes: false,
@@ -554,6 +556,41 @@ fn a_list_of_files_is_these_bytes() {
 }
 
 #[test]
+fn parts_of_a_source_are_these_bytes() {
+    let terms = MapTerms {
+        maps: vec![Mapping {
+            from: b"a/b".to_vec(),
+            to: b"/t".to_vec(),
+        }],
+    };
+    let space = RootSpace {
+        allocated: 300,
+        largest: 2,
+    };
+    let spaces = RootSpaces {
+        each: vec![space; 2],
+    };
+    for (message, golden) in [
+        (Message::Map(terms), "330008000000 01 03612f62 022f74"),
+        (Message::RootSpaces(spaces), "340007000000 02 ac0202 ac0202"),
+    ] {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden.replace(' ', ""));
+        let number = u16::from_le_bytes([bytes[0], bytes[1]]);
+        let read = Message::decode(number, &bytes[HEADER_LEN..]).expect("it reads back");
+        assert_eq!(read, Some(message));
+    }
+    let many = RootSpaces {
+        each: vec![space; 66],
+    };
+    let mut bytes = Vec::new();
+    Message::RootSpaces(many).encode(&mut bytes);
+    assert!(Message::decode(52, &bytes[HEADER_LEN..]).is_err());
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(
@@ -569,7 +606,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"maps\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );
