@@ -263,11 +263,7 @@ impl Dir {
     /// tree, or as many as can be looked at.
     pub fn with_those_above(self: &Arc<Dir>, most: usize) -> Vec<(u64, u64)> {
         let mut found = vec![self.identity()];
-        let up = |fd: &OwnedFd| {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            openat(fd, "..", flags, Mode::empty())
-        };
-        let mut next = self.handle().and_then(|fd| Ok(up(&fd)?));
+        let mut next = self.handle().and_then(|fd| open_above(&fd));
         while let Ok(fd) = next {
             let Ok(stat) = fstat(&fd) else { break };
             let identity = (stat.st_dev, stat.st_ino);
@@ -276,9 +272,15 @@ impl Dir {
                 break;
             }
             found.push(identity);
-            next = up(&fd).map_err(Into::into);
+            next = open_above(&fd);
         }
         found
+    }
+
+    /// The directory that contains this one. Search permission is enough.
+    pub fn above(self: &Arc<Dir>) -> io::Result<Arc<Dir>> {
+        let fd = open_above(&*self.handle()?)?;
+        Dir::opened(fd, DirOrigin::Root(self.path().join("..")), &self.handles)
     }
 
     /// The directory this many names above this one; None if it was opened by its path.
@@ -388,6 +390,11 @@ fn open_path(path: &Path, access: OFlags) -> io::Result<OwnedFd> {
     let path = if here { Path::new(".") } else { path };
     let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn open_above(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(dir, "..", flags, Mode::empty())?)
 }
 
 fn open_named(path: &Path) -> io::Result<OwnedFd> {

@@ -2,17 +2,13 @@
 //! destination.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
+use super::Spec;
 use super::backup::{ABOVE_MAX, Backups, DestinationWay, Landed, joined};
+use super::option_path::{OptionBase, OptionDirectory};
 use super::root::{Landing, RootTarget};
-use super::user_path::FoundPath;
-use super::{Spec, mkpath};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 
@@ -20,9 +16,8 @@ type Ways = HashMap<(u64, u64), Vec<DestinationWay>>;
 
 /// `--backup-dir`
 struct BackupDirectory {
-    spec: Spec,
-    handles: Arc<Handles>,
-    path: PathBuf,
+    base: OptionBase,
+    typed: Vec<u8>,
 }
 
 impl Backups {
@@ -51,35 +46,27 @@ impl Backups {
                 return Err(usage(&landing.path(), message));
             }
         }
-        let typed = spec.expanded()?;
-        let reach = spec.reach(handles);
-        let base = match reach.find(&typed) {
-            Ok(FoundPath::Other(slot, _)) => slot.dir.path(),
-            Ok(FoundPath::Nothing(slot)) if !is_directory => slot.dir.path(),
-            _ => typed,
-        };
         let directory = BackupDirectory {
-            spec: spec.clone(),
-            handles: handles.clone(),
-            path: base.join(OsStr::from_bytes(&self.place().directory)),
+            base: OptionBase::of(spec, is_directory, handles)?,
+            typed: self.place().directory.clone(),
         };
+        let path = directory.path();
         let root = match self.are_beside() {
             true => None,
             false => directory.find()?,
         };
         if let Some(root) = &root {
-            let is_it = |dir: &Arc<Dir>| dir.identity() == root.identity();
-            if matches!(reach.find(&base), Ok(FoundPath::Directory(dir)) if is_it(&dir)) {
-                return Err(usage(&directory.path, IS_DESTINATION));
+            if directory.base.is(root) {
+                return Err(usage(&path, IS_DESTINATION));
             }
             if contains_a_landing(root, targets) {
-                return Err(usage(&directory.path, IS_ABOVE));
+                return Err(usage(&path, IS_ABOVE));
             }
         }
         let mut ways = HashMap::new();
         targets.iter().for_each(|target| add_way(&mut ways, target));
         let landed = Landed {
-            path: directory.path.clone(),
+            path,
             make: Box::new(move || directory.make()),
             ways,
         };
@@ -123,18 +110,16 @@ fn add_way(ways: &mut Ways, target: &RootTarget) {
 }
 
 impl BackupDirectory {
+    fn path(&self) -> PathBuf {
+        self.base.path_of(&self.typed)
+    }
+
     /// The backup directory; None if it does not exist.
     fn find(&self) -> Result<Option<Arc<Dir>>> {
-        if let Some(confine) = &self.spec.confine {
-            let names = confine.names(self.path.as_os_str().as_bytes());
-            names.map_err(|outside| usage(&self.path, &outside.told(confine.path())))?;
-        }
-        match self.spec.reach(&self.handles).find(&self.path) {
-            Ok(FoundPath::Directory(dir)) => Ok(Some(dir)),
-            Ok(FoundPath::Other(..)) => Err(usage(&self.path, "is not a directory (--backup-dir)")),
-            Ok(FoundPath::Nothing(_)) => Ok(None),
-            Err(error) if error.errno == Errno::NOENT.raw_os_error() => Ok(None),
-            Err(error) => Err(error),
+        match self.base.find(&self.typed)? {
+            OptionDirectory::Directory(dir) => Ok(Some(dir)),
+            OptionDirectory::Missing => Ok(None),
+            OptionDirectory::Other => Err(usage(&self.path(), "is not a directory (--backup-dir)")),
         }
     }
 
@@ -144,16 +129,8 @@ impl BackupDirectory {
     /// # Errors
     /// `Kind::Refused` if it exists now: it may be a directory of the copy, spelled differently.
     fn make(&self) -> Result<Arc<Dir>> {
-        let reach = self.spec.reach(&self.handles);
-        if !mkpath::make_new(reach, &self.path, true)? {
-            return Err(Error::new(Kind::Refused, Side::Dest, APPEARED).at(&self.path));
-        }
-        let missing = || {
-            let cause = Errno::NOENT;
-            let what = "cannot open the backup directory";
-            Error::io(Kind::Write, Side::Dest, &self.path, what, cause)
-        };
-        self.find()?.ok_or_else(missing)
+        let exists = || Error::new(Kind::Refused, Side::Dest, APPEARED).at(self.path());
+        self.base.make(&self.typed)?.ok_or_else(exists)
     }
 }
 

@@ -1,21 +1,20 @@
 //! The directories of earlier copies, as the user named them, and copies of their files.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::ioctl_ficlone;
 use rustix::io::Errno;
 
 use super::earlier::EarlierDirs;
+use super::option_path::{OptionBase, OptionDirectory};
 use super::partial::write_sparse;
 use super::reuse::EarlierEntry;
 use super::temporary::Temporary;
-use super::user_path::FoundPath;
 use super::{EntrySlot, ExistingEntry, Rules, Spec, commit, space};
 use crate::dir::Handles;
 use crate::earlier::{EarlierCopies, EarlierPath};
@@ -121,7 +120,8 @@ fn copy_sparse(
 /// user, since the first copy of a series has none.
 ///
 /// # Errors
-/// `Kind::Usage` if one is not a directory, or a key may not reach it.
+/// `Kind::Usage` if one is not a directory, or a key may not reach it; `Kind::Refused` if it is behind a
+/// symbolic link that is not followed.
 pub fn earlier_copies(
     spec: &Spec,
     earlier: &EarlierCopies,
@@ -129,38 +129,17 @@ pub fn earlier_copies(
     handles: &Arc<Handles>,
     tell: &dyn Fn(&str),
 ) -> Result<EarlierDirs> {
-    let typed = spec.expanded()?;
-    let reach = spec.reach(handles);
-    let (base, exists) = match reach.find(&typed) {
-        Ok(FoundPath::Directory(_)) => (typed, true),
-        Ok(FoundPath::Other(slot, _)) => (slot.dir.path(), true),
-        Ok(FoundPath::Nothing(slot)) if !is_directory => (slot.dir.path(), true),
-        _ => (typed, false),
-    };
+    let base = OptionBase::of(spec, is_directory, handles)?;
     let mut found = Vec::new();
     for EarlierPath(path) in &earlier.directories {
-        let by_names = !exists || spec.confine.is_some();
-        let whole = joined(&base, Path::new(OsStr::from_bytes(path)), by_names);
-        let usage = |message: &str| {
-            Error::new(
-                Kind::Usage,
-                Side::Dest,
-                format!("{message} (an earlier copy)"),
-            )
-            .at(&whole)
-        };
-        if let Some(confine) = &spec.confine {
-            let names = confine.names(whole.as_os_str().as_bytes());
-            names.map_err(|outside| usage(&outside.told(confine.path())))?;
-        }
-        match reach.find(&whole) {
-            Ok(FoundPath::Directory(dir)) => found.push(dir),
-            Ok(FoundPath::Other(..)) => return Err(usage("is not a directory")),
-            Ok(FoundPath::Nothing(_)) => tell(&is_missing(path, &whole)),
-            Err(error) if error.errno == Errno::NOENT.raw_os_error() => {
-                tell(&is_missing(path, &whole));
+        match base.find(path)? {
+            OptionDirectory::Directory(dir) => found.push(dir),
+            OptionDirectory::Missing => tell(&is_missing(path, &base.path_of(path))),
+            OptionDirectory::Other => {
+                let message = "is not a directory (an earlier copy)";
+                let error = Error::new(Kind::Usage, Side::Dest, message);
+                return Err(error.at(base.path_of(path)));
             }
-            Err(error) => return Err(error),
         }
     }
     Ok(EarlierDirs::of(found))
@@ -174,25 +153,6 @@ fn is_missing(typed: &[u8], whole: &Path) -> String {
     )
 }
 
-/// The path `typed` from `base` on. `by_names`: `..` removes a name, because `base` does not exist or
-/// no link in it is followed.
-fn joined(base: &Path, typed: &Path, by_names: bool) -> PathBuf {
-    if !by_names || typed.is_absolute() {
-        return base.join(typed);
-    }
-    let mut path = base.to_owned();
-    for part in typed.components() {
-        match part {
-            Component::ParentDir if path.file_name().is_some() => {
-                path.pop();
-            }
-            Component::CurDir => {}
-            part => path.push(part),
-        }
-    }
-    path
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
@@ -201,15 +161,6 @@ mod tests {
     use super::*;
     use crate::keep::{Keep, UnchangedBy, Update};
     use crate::manifest::Timestamp;
-
-    #[test]
-    fn a_relative_path_begins_in_the_destination_directory() {
-        let of = |typed: &str, by_names| joined(Path::new("/a/new"), Path::new(typed), by_names);
-        assert_eq!(of("../old", true), Path::new("/a/old"));
-        assert_eq!(of("./old", true), Path::new("/a/new/old"));
-        assert_eq!(of("/x/old", true), Path::new("/x/old"));
-        assert_eq!(of("../old", false), Path::new("/a/new/../old"));
-    }
 
     #[test]
     fn a_file_that_grows_is_not_copied_to_its_end() {

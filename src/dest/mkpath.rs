@@ -13,7 +13,6 @@ use super::sync_directory;
 use super::user_path::Reach;
 use crate::dir::{Confine, Dir};
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::Name;
 
 /// The umask removes the permissions that the user does not want to give.
 const MODE: u32 = 0o777;
@@ -31,42 +30,6 @@ pub(super) fn make(reach: Reach<'_>, path: &Path, whole: bool, fsync: bool) -> R
     match reach.confine {
         Some(confine) => make_confined(confine, dir, fsync),
         None => make_anywhere(reach, dir, fsync),
-    }
-}
-
-/// Makes the directory `path`, and those above it that are missing. False if it exists.
-///
-/// # Errors
-/// `Kind::Write` if one cannot be made.
-pub(super) fn make_new(reach: Reach<'_>, path: &Path, fsync: bool) -> Result<bool> {
-    use std::os::unix::ffi::OsStrExt;
-    make(reach, path, false, fsync)?;
-    let fails = |cause: std::io::Error| failed(path, cause);
-    let (above, name) = match reach.confine {
-        Some(confine) => {
-            let names = confine.names(path.as_os_str().as_bytes());
-            let names = names.map_err(|_| fails(Errno::XDEV.into()))?;
-            let Some((name, above)) = names.split_last() else {
-                return Ok(false);
-            };
-            (confine.enter(above).map_err(fails)?, name.clone())
-        }
-        None => {
-            let Some(name) = path.file_name() else {
-                return Ok(false);
-            };
-            let name = Name::try_from(name.as_bytes().to_vec());
-            let name = name.map_err(|_| fails(Errno::INVAL.into()))?;
-            let above = Dir::named(needed(path, false), reach.handles);
-            (above.map_err(fails)?, name)
-        }
-    };
-    let handle = above.handle().map_err(fails)?;
-    match mkdirat(&*handle, name.as_os_str(), Mode::from_raw_mode(MODE)) {
-        Ok(()) if fsync => sync_directory(&above).map(|()| true),
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST) => Ok(false),
-        Err(cause) => Err(fails(cause.into())),
     }
 }
 

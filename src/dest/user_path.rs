@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, NotAName, file_type};
 
 /// Symbolic links that are followed in a row: as many as the kernel follows.
-const LINKS_MAX: usize = 40;
+pub(super) const LINKS_MAX: usize = 40;
 
 /// The entry at the end of a path.
 pub(super) enum FoundPath {
@@ -120,7 +120,7 @@ fn find_confined(confine: &Confine, path: &Path) -> Result<FoundPath> {
     }
 }
 
-fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error {
+pub(super) fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error {
     Error::new(Kind::Usage, Side::Dest, outside.told(confine.path())).at(path)
 }
 

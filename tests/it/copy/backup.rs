@@ -1,9 +1,10 @@
 //! `--backup`: what is replaced or deleted is kept. `--remove-source-files`: what is copied goes.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, lchown};
 
 use rustix::fs::{CWD, Mode};
+use rustix::process::geteuid;
 
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
@@ -21,6 +22,7 @@ ways! { local_push, here =>
 }
 
 ways! { local_push =>
+    a_planted_link_leads_no_backup_and_no_earlier_copy_elsewhere,
     strict_removes_only_what_was_kept_whole,
     files_of_one_inode_are_not_written_in_place,
     a_newer_file_stays_in_the_place_of_a_hard_link,
@@ -148,6 +150,50 @@ fn a_backup_that_cannot_be_made_leaves_the_old_version(case: &Case) {
     let piped = case.fastcp().args(["-b", &command]);
     piped.arg(case.dst("tree/b")).run().succeeds();
     assert_eq!(there.read("b"), b"the new version");
+}
+
+fn a_planted_link_leads_no_backup_and_no_earlier_copy_elsewhere(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "the new version");
+    let there = case.dst.dir("tree");
+    there.file("file", "old");
+    let outside = case.dst.dir("outside");
+    there.link("planted", "../outside");
+    there.link("absolute", &outside.0);
+    let refused = |flag: &str, path: &str, why: &str| {
+        let done = case.copy(&["-a", &format!("{flag}={path}")], "tree/", "tree");
+        done.exits(11).says(why);
+        assert_eq!(there.read("file"), b"old", "{flag} {path}");
+        assert!(outside.names().is_empty(), "{flag} {path}");
+    };
+    let in_destination = "is a symbolic link in the destination";
+    for flag in ["--backup-dir", "--link-dest", "--copy-dest"] {
+        refused(flag, "planted", in_destination);
+    }
+    let spelled = there.path("planted/sub");
+    for path in ["planted/sub", "absolute", spelled.to_str().expect("text")] {
+        refused("--backup-dir", path, in_destination);
+    }
+    // The copy itself brings the link, before or after the directory is needed.
+    tree.link("brought", "../outside");
+    let done = case.copy(&["-a", "--backup-dir=brought/sub"], "tree/", "tree");
+    done.fails();
+    assert!(outside.names().is_empty());
+    fs::remove_file(tree.path("brought")).expect("remove it");
+
+    // Elsewhere the links of this user and of root are followed, but none of others.
+    there.file("file", "old");
+    case.dst.link("own", "outside");
+    if geteuid().is_root() {
+        case.dst.link("theirs", "outside");
+        lchown(case.dst.path("theirs"), Some(65534), None).expect("give it away");
+        for flag in ["--backup-dir", "--link-dest"] {
+            refused(flag, "../theirs", "of another user");
+        }
+    }
+    case.copy(&["-a", "--backup-dir=../own/day"], "tree/", "tree")
+        .succeeds();
+    assert_eq!(outside.read("day/file"), b"old");
 }
 
 fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
@@ -305,7 +351,7 @@ fn only_what_is_safe_elsewhere_leaves_the_source(case: &Case) {
 }
 
 fn strict_removes_only_what_was_kept_whole(case: &Case) {
-    if !rustix::process::geteuid().is_root() {
+    if !geteuid().is_root() {
         return skip("root, for files of other users");
     }
     let tree = case.src.dir("tree");
@@ -317,7 +363,7 @@ fn strict_removes_only_what_was_kept_whole(case: &Case) {
     tree.link("link", "own");
     for name in ["small", "big", "linked", "link"] {
         let path = tree.path(name);
-        std::os::unix::fs::lchown(path, Some(12345), Some(12345)).expect("give it away");
+        lchown(path, Some(12345), Some(12345)).expect("give it away");
         // Else it cannot be read.
         if name != "link" {
             tree.mode(name, 0o644);

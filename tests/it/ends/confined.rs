@@ -197,7 +197,11 @@ fn backups_of_a_confined_key_stay_inside(case: &Case) {
         copy(case, &[&["-r", "-I"], flags].concat(), &from, "far:day/web")
     };
     let absolute = format!("--backup-dir={}", outside.0.display());
-    for path in [&absolute[..], "--backup-dir=../b", "--backup-dir=.fastcp-b"] {
+    for path in [
+        &absolute[..],
+        "--backup-dir=../../../b",
+        "--backup-dir=.fastcp-b",
+    ] {
         run("", &[path]).exits(2).never_says("panicked");
     }
     let linked = format!("--backup-dir={dir}/out");
@@ -211,6 +215,9 @@ fn backups_of_a_confined_key_stay_inside(case: &Case) {
     fill();
     run("", &["--backup-dir=b/c"]).succeeds();
     assert_eq!(day.read("b/c/a"), b"old");
+    fill();
+    run("", &["--exclude=up", "--backup-dir=../b"]).succeeds();
+    assert_eq!(case.dst.read("day/b/a"), b"old");
     // Nothing is replaced, also no backup.
     fill();
     day.file("extra", "extra");
