@@ -94,24 +94,29 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
         }
     }
     if args.cvs_exclude {
-        // `!` there removes the rules before it, and must not remove those of the command.
-        let mut cvs: Vec<Rule> = Rule::of_cvs().collect();
-        let own = home::own().map(|home| home.join(".cvsignore"));
-        if let Some(own) = own.filter(|own| own.exists()) {
-            let form = FileForm {
-                form: LineForm::BarePatterns { take: false },
-                splits_words: true,
-                has_nuls: false,
-            };
-            read(&mut cvs, own.as_os_str(), form, "--cvs-exclude", 0)?;
-        }
-        let words = std::env::var_os("CVSIGNORE").unwrap_or_default();
-        let form = LineForm::BarePatterns { take: false };
-        for parsed in RuleLines::new(words.as_bytes(), form, true) {
-            add(&mut cvs, parsed, "CVSIGNORE", (0, false))?;
-        }
         rules.push(Rule::cvs_file());
-        rules.extend(cvs);
+        rules.extend(cvs_rules()?);
+    }
+    Ok(rules)
+}
+
+/// The rules of `--cvs-exclude` that hold in every directory. A `!` of the user removes those before
+/// it here, and not those of the command.
+fn cvs_rules() -> Result<Vec<Rule>> {
+    let mut rules: Vec<Rule> = Rule::of_cvs().collect();
+    let form = LineForm::BarePatterns { take: false };
+    let own = home::own().map(|home| home.join(".cvsignore"));
+    if let Some(own) = own.filter(|own| own.exists()) {
+        let form = FileForm {
+            form,
+            splits_words: true,
+            has_nuls: false,
+        };
+        read(&mut rules, own.as_os_str(), form, "--cvs-exclude", 0)?;
+    }
+    let words = std::env::var_os("CVSIGNORE").unwrap_or_default();
+    for parsed in RuleLines::new(words.as_bytes(), form, true) {
+        add(&mut rules, parsed, "CVSIGNORE", (0, false))?;
     }
     Ok(rules)
 }
@@ -134,6 +139,7 @@ fn add(
 ) -> Result<()> {
     match parsed.map_err(|why| Error::usage(format!("{from}: {why}")))? {
         Parsed::Rules(more) => rules.extend(more),
+        Parsed::Cvs => rules.extend(cvs_rules()?),
         Parsed::Clear => rules.clear(),
         Parsed::Merge {
             own,

@@ -260,6 +260,7 @@ impl FileRules {
             let bad = |why| (lines.line(), why);
             match parsed.map_err(bad)? {
                 Parsed::Rules(more) if !more.iter().any(Rule::is_file) => rules.extend(more),
+                Parsed::Cvs => rules.extend(Rule::of_cvs()),
                 Parsed::Rules(_) | Parsed::Merge { .. } => {
                     return Err(bad(BadRule::new("a rule file cannot name another one")));
                 }

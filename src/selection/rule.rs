@@ -93,6 +93,9 @@ pub enum Parsed {
         form: LineForm,
         splits_words: bool,
     },
+    /// The rules of `--cvs-exclude` that hold in every directory stand here: those of
+    /// [`Rule::of_cvs`], and where the command has them, those of its user.
+    Cvs,
     /// The rules before this one are removed.
     Clear,
 }
@@ -332,7 +335,7 @@ fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
     }
     if has(b'C') {
         return match argument {
-            b"" => Ok(Parsed::Rules(Rule::of_cvs().collect())),
+            b"" => Ok(Parsed::Cvs),
             _ => refused("nothing may follow -C"),
         };
     }

@@ -6,6 +6,7 @@ fn rules(lines: &[&str]) -> Vec<Rule> {
         match Parsed::of(line.as_bytes(), LineForm::Rules) {
             Ok(Parsed::Rules(more)) => rules.extend(more),
             Ok(Parsed::Clear) => rules.clear(),
+            Ok(Parsed::Cvs) => rules.extend(Rule::of_cvs()),
             other => panic!("{line}: {other:?}"),
         }
     }

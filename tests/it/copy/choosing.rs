@@ -459,6 +459,15 @@ fn rules_come_from_files_too(case: &Case) {
     let flags = ["-r", "--filter", &merge, &patterns, "--cvs-exclude"];
     case.copy(&flags, "t", "").succeeds();
     assert_eq!(paths(case), ["t", "t/b", "t/keep.log"]);
+    // The rule for what CVS leaves out has the words of the user too.
+    for (flag, has_b) in [("--filter=-C", false), ("--exclude=*~", true)] {
+        let to = format!("with{flag}");
+        let run = case.copying(&["-r", flag], "t/", &to);
+        run.env("CVSIGNORE", "b other").run().succeeds();
+        let copied = case.dst.dir(&to);
+        assert!(copied.has("b") == has_b && copied.has("c.log"), "{flag}");
+        assert!(!copied.has("d~"), "{flag}");
+    }
 }
 
 fn a_bad_rule_is_refused_before_the_copy(case: &Case) {
