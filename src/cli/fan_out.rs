@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_cannot_go_to_several_is_refused_with_a_sentence() {
         for (line, told) in [
-            ("a h:/p --also h:/p/", "same destination twice"),
+            ("a h:/p --also h:/p/", "is given twice as a destination"),
             ("h:a b --also c:/p", "h:a is on another host"),
             ("a h: --also -", "tee"),
             ("a h:a/b --also h:a_b --digests sums", "sums.h:a_b"),
