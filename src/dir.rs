@@ -263,7 +263,7 @@ impl Dir {
     /// tree, or as many as can be looked at.
     pub fn with_those_above(self: &Arc<Dir>, most: usize) -> Vec<(u64, u64)> {
         let mut found = vec![self.identity()];
-        let mut next = self.handle().and_then(|fd| open_above(&fd));
+        let mut next = self.handle().and_then(|fd| open_above(&fd, OFlags::PATH));
         while let Ok(fd) = next {
             let Ok(stat) = fstat(&fd) else { break };
             let identity = (stat.st_dev, stat.st_ino);
@@ -272,14 +272,20 @@ impl Dir {
                 break;
             }
             found.push(identity);
-            next = open_above(&fd);
+            next = open_above(&fd, OFlags::PATH);
         }
         found
     }
 
     /// The directory that contains this one. Search permission is enough.
     pub fn above(self: &Arc<Dir>) -> io::Result<Arc<Dir>> {
-        let fd = open_above(&*self.handle()?)?;
+        let below = self.handle()?;
+        let fd = match open_above(&below, OFlags::RDONLY) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                open_above(&below, OFlags::PATH)?
+            }
+            other => other?,
+        };
         Dir::opened(fd, DirOrigin::Root(self.path().join("..")), &self.handles)
     }
 
@@ -392,8 +398,8 @@ fn open_path(path: &Path, access: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-fn open_above(dir: &OwnedFd) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+fn open_above(dir: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
+    let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(dir, "..", flags, Mode::empty())?)
 }
 

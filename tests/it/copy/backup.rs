@@ -191,9 +191,15 @@ fn a_planted_link_leads_no_backup_and_no_earlier_copy_elsewhere(case: &Case) {
             refused(flag, "../theirs", "of another user");
         }
     }
-    case.copy(&["-a", "--backup-dir=../own/day"], "tree/", "tree")
-        .succeeds();
-    assert_eq!(outside.read("day/file"), b"old");
+    for (path, at) in [
+        ("../own/day", "outside/day/file"),
+        ("../x/../old", "old/file"),
+    ] {
+        let flag = format!("--backup-dir={path}");
+        case.copy(&["-a", &flag], "tree/", "tree").succeeds();
+        assert_eq!(case.dst.read(at), b"old", "{path}");
+        there.file("file", "old");
+    }
 }
 
 fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
