@@ -91,7 +91,36 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--identity", "--key", "--password-file"],
         "-i FILE names a private key",
     ),
-    (&["--sparse"], "fastcp keeps holes anyway"),
+    (&["--sparse", "--no-sparse"], "fastcp keeps holes anyway"),
+    (
+        &["--temp-dir", "--delay-updates"],
+        "a new file is written beside the old one, which it replaces when it is complete",
+    ),
+    (
+        &["-y", "--fuzzy"],
+        "with -a, a file that was renamed or moved at the source is not sent again",
+    ),
+    (
+        &["-m", "--prune-empty-dirs"],
+        "--files-from copies the files of a list, and of directories only those that they need",
+    ),
+    (
+        &["--stop-after", "--stop-at", "--time-limit"],
+        "timeout 2h fastcp ... ends a copy, and the same command resumes it",
+    ),
+    (
+        &["-E", "--executability"],
+        "-p keeps modes and times, --chmod changes modes",
+    ),
+    (&["--no-D"], "write --no-devices --no-specials"),
+    (
+        &["--no-p", "--no-t", "--no-o", "--no-g", "--no-A", "--no-X"],
+        "write the long name: --no-perms, --no-times, --no-owner, --no-group, --no-acls, --no-xattrs",
+    ),
+    (
+        &["--write-batch", "--only-write-batch", "--read-batch"],
+        "--also DEST copies to several destinations at once",
+    ),
     (
         &[
             "--links",
@@ -100,8 +129,15 @@ const HABITS: &[(&[&str], &str)] = &[
             "--copy-unsafe-links",
             "--copy-dirlinks",
             "--keep-dirlinks",
+            "--munge-links",
+            "-k",
+            "-K",
         ],
         LINKS,
+    ),
+    (
+        &["--no-links", "--no-l"],
+        "symbolic links are copied with -r too; --exclude leaves them out by name",
     ),
     (
         &["--list-only"],
@@ -316,7 +352,11 @@ mod tests {
             let words = answer.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
             for word in words.filter(|word| word.starts_with('-')) {
                 let is_there = match word.strip_prefix("--") {
-                    Some(long) => visible.iter().any(|arg| arg.get_long() == Some(long)),
+                    // `--help` says of `-a` that such an option takes one away.
+                    Some(long) => visible.iter().any(|arg| {
+                        let own = arg.get_long();
+                        own == Some(long) || own.is_some() && own == long.strip_prefix("no-")
+                    }),
                     // Letters may be combined, and ssh's own mkdir has one.
                     None => {
                         word == "-p"

@@ -41,7 +41,9 @@ pub(super) fn rate(text: &str) -> Result<RateArgument, String> {
         return Ok(RateArgument::File(file.into()));
     }
     match units::parse_rate(text)? {
-        0 => Err("expected more than 0 bytes a second".to_owned()),
+        0 => Err(
+            "expected more than 0 bytes a second; without this option there is no limit".to_owned(),
+        ),
         rate => Ok(RateArgument::Fixed(rate)),
     }
 }
