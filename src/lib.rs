@@ -198,6 +198,9 @@
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
 //!   sums wait for `Landed`.
+//! - If the count of the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
+//!   totals later (`Counted`). A receiver that has to check the free space waits for them; otherwise
+//!   it lands at once, and the walk of the copy may be the first to know them.
 //! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (the pages that
 //!   it has of a chunk whose digest it got), `Missing` (existing
 //!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an

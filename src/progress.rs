@@ -215,8 +215,12 @@ impl Progress {
         self.phase.store(phase as u8, Relaxed);
     }
 
-    pub fn set_totals(&self, totals: Totals) {
-        *self.totals.lock() = Some(totals);
+    pub fn set_totals(&self, mut totals: Totals) {
+        let mut known = self.totals.lock();
+        // They may come late.
+        let again = self.session.again_bytes.load(Relaxed);
+        totals.bytes = totals.bytes.saturating_add(again);
+        *known = Some(totals);
     }
 
     /// Bytes of content that are not yet at the destination. None if the totals or the length of
@@ -237,9 +241,10 @@ impl Progress {
         counters.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
-    pub fn add_scanned(&self, files: u64, bytes: u64) {
-        self.session.scanned_files.fetch_add(files, Relaxed);
-        self.session.scanned_bytes.fetch_add(bytes, Relaxed);
+    /// The totals so far. Two walks may count.
+    pub fn set_scanned(&self, totals: &Totals) {
+        self.session.scanned_files.fetch_max(totals.files, Relaxed);
+        self.session.scanned_bytes.fetch_max(totals.bytes, Relaxed);
     }
 
     fn begin(&self) {
@@ -283,8 +288,9 @@ impl Progress {
 
     /// Adds bytes that were already counted and will arrive again.
     pub fn add_again(&self, bytes: u64) {
+        let mut known = self.totals.lock();
         self.session.again_bytes.fetch_add(bytes, Relaxed);
-        if let Some(totals) = &mut *self.totals.lock() {
+        if let Some(totals) = &mut *known {
             totals.bytes = totals.bytes.saturating_add(bytes);
         }
     }
@@ -557,6 +563,18 @@ mod tests {
             (now.already_bytes, now.wire_bytes),
             (1000, 300 + 50 + 60 + 240)
         );
+    }
+
+    #[test]
+    fn totals_that_come_late_include_what_arrives_again() {
+        let progress = Progress::default();
+        progress.add_again(50);
+        progress.set_totals(Totals {
+            bytes: 1000,
+            ..Totals::default()
+        });
+        progress.add_again(5);
+        assert_eq!(progress.snapshot().totals.unwrap().bytes, 1055);
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::chunk::pack::TableForm;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
-use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
 use crate::pipeline::deletions::Deletions;
@@ -26,7 +25,7 @@ use crate::session::control_reader::ControlReader;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::data_connections::pass_on;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
-use crate::session::operands::{self, Expanded};
+use crate::session::operands::{self, CountedSources, Counting};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
 use crate::session::{host, rate_file};
@@ -45,13 +44,13 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
         return Ok(String::new());
     }
     client.progress.set_phase(Phase::Scanning);
-    let totals = tokio::select! {
-        totals = operands::scan(&found, &options, client) => totals,
+    let counting = Counting::start(found, &options, &client.progress);
+    let sources = tokio::select! {
+        sources = counting.counted(true) => sources?,
         () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
-    let totals = totals.map_err(|_| Error::panicked())?;
-    client.progress.set_totals(totals);
-    let started = Both::start(request, client, &options, budget, (found, totals)).await?;
+    sources.show(&client.progress);
+    let started = Both::start(request, client, &options, budget, sources).await?;
     let Both {
         sending,
         receiving,
@@ -134,7 +133,7 @@ impl Both {
         client: &ClientContext,
         options: &CopyOptions,
         budget: Budget,
-        (found, totals): (Expanded, Totals),
+        sources: CountedSources,
     ) -> Result<Both> {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
@@ -161,6 +160,8 @@ impl Both {
                 shutdown: client.shutdown.clone(),
                 digests,
             };
+        let opening = sources.opening()?;
+        let CountedSources { found, totals } = sources;
         let terms = SendTerms {
             open_entries: host::open_entries(),
             // Nothing is compressed on the way.
@@ -171,6 +172,7 @@ impl Both {
             enough: client.enough.clone(),
             share: None,
             pipe: client.shared.as_ref().and_then(SharedSource::named_pipe),
+            count: totals.count(),
         };
         // Suite "none" derives no key from the secret.
         let secret = Secret::random();
@@ -195,15 +197,14 @@ impl Both {
         let destination = operands::destination(request, true, sessions);
         let rules = operands::rules(request);
         let receiving = ReceivingEnd::start(receiving, opener, rules, destination, Arc::default());
-        for message in found.messages(totals)? {
-            let opening = to_receiver.send(message);
-            opening.await.map_err(|e| Error::usage(e.to_string()))?;
+        for message in opening {
+            let opened = to_receiver.send(message);
+            opened.await.map_err(|e| Error::usage(e.to_string()))?;
         }
         if client.failures.has_some() {
             let told = to_receiver.send(operands::not_found());
             told.await.map_err(|e| Error::usage(e.to_string()))?;
         }
-        client.progress.set_phase(Phase::Copying);
         let sources = found.sources(options);
         let sealer = Sealer::new(&secret, Direction::ToServer, Suite::None);
         Ok(Both {

@@ -8,6 +8,7 @@ pub mod cache;
 mod care;
 pub mod chunk_maker;
 pub mod control;
+mod counting;
 pub mod encoder_control;
 mod large_chunk;
 mod mirror;
@@ -41,7 +42,7 @@ use crate::codec::Encoder;
 use crate::pipe::Stop;
 use crate::progress::Phase;
 use crate::seal::Sealer;
-use crate::source::PipeOrigin;
+use crate::source::{PipeOrigin, SourceCount};
 use crate::transport::frames::{Frame, Frames, SealedChunk};
 use crate::tuner::STREAMS_MAX;
 use crate::wire::hello::Hello;
@@ -87,6 +88,8 @@ pub struct SendTerms {
     pub share: Option<CacheShare>,
     /// Replaces a FIFO that other copies read too.
     pub pipe: Option<PipeOrigin>,
+    /// Set if the receiver was told the roots without the totals.
+    pub count: Option<Arc<SourceCount>>,
 }
 
 impl SendTerms {
@@ -102,6 +105,7 @@ impl SendTerms {
             enough: Stop::new(),
             share: None,
             pipe: None,
+            count: None,
         }
     }
 }
@@ -112,7 +116,8 @@ impl Sender {
         let may_be_large = terms.peer_takes_large_packs && terms.share.is_none();
         let large_max = context.budget.large_packs * usize::from(may_be_large);
         let pieces = terms.peer_takes_large_pieces;
-        let scheduler = Arc::new(Scheduler::of(terms.open_entries, large_max, pieces));
+        let scheduler = Scheduler::of(terms.open_entries, large_max, pieces);
+        let scheduler = Arc::new(scheduler.beside(terms.count));
         let context = Arc::new(context);
         let report = Arc::new(SendReport::new(context.clone(), scheduler.clone()));
         let reader = Arc::new(SendReader::new(&report, terms.table_form));

@@ -7,9 +7,7 @@ mod list_check;
 
 use std::sync::Arc;
 
-use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 pub use self::endpoints::Session;
@@ -34,7 +32,7 @@ use crate::session::context::ClientContext;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn};
-use crate::session::operands::{self, Expanded};
+use crate::session::operands::{self, Counting};
 use crate::session::request::{Host, Request};
 use crate::session::tuning;
 use crate::transport::connection::handshake::{DialRole, Keyring};
@@ -43,7 +41,7 @@ use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, Route};
 use crate::units::printable;
 use crate::wire::hello::STREAMS_MAX;
-use crate::wire::message::{Message, Tune};
+use crate::wire::message::{Message, Roots, Tune, UncountedRoots};
 
 /// A session that ended early.
 pub struct LostSession {
@@ -79,16 +77,16 @@ pub async fn copy(
     }
     let is_first = session.attempt == Attempt::First;
     let mut pushed = match is_push && is_first {
-        true => Some(Pushed::find(request, client).await?),
+        true => Some(find(request, client).await?),
         false => None,
     };
-    if pushed.as_ref().is_some_and(Pushed::is_nothing) {
+    if pushed.as_ref().is_some_and(Counting::is_nothing) {
         return Ok(String::new());
     }
     let mut server = connect(host, request, client, session.attempt).await?;
     if is_push && !is_first {
         // After the login, so that a failing login does not look for the sources each time.
-        let found = match Pushed::find(request, client).await {
+        let found = match find(request, client).await {
             Ok(found) => pushed.insert(found),
             Err(error) => {
                 server.end(None, Some(&error)).await;
@@ -167,34 +165,9 @@ fn tell_cuts(request: &Request, client: &ClientContext, budget: Budget) {
 }
 
 /// The sources of a push: found before ssh asks for a password, counted while ssh logs in.
-struct Pushed {
-    expanded: Expanded,
-    scan: JoinHandle<Totals>,
-}
-
-impl Pushed {
-    async fn find(request: &Request, client: &ClientContext) -> Result<Pushed> {
-        let expanded = operands::expand(request, client).await?;
-        let scan = operands::scan(&expanded, &request.options, client);
-        Ok(Pushed { expanded, scan })
-    }
-
-    async fn counted<R>(
-        self,
-        control_reader: &mut ControlReader<'_, R>,
-    ) -> Result<(Expanded, Totals)>
-    where
-        R: AsyncRead + Unpin,
-    {
-        let totals = control_reader.during(self.scan).await?;
-        let totals = totals.map_err(|_| Error::panicked())?;
-        Ok((self.expanded, totals))
-    }
-
-    /// True if none of the operands exists; each was reported.
-    fn is_nothing(&self) -> bool {
-        self.expanded.is_nothing()
-    }
+async fn find(request: &Request, client: &ClientContext) -> Result<Counting> {
+    let found = operands::expand(request, client).await?;
+    Ok(Counting::start(found, &request.options, &client.progress))
 }
 
 impl Client<'_> {
@@ -202,7 +175,7 @@ impl Client<'_> {
         &self,
         server: &mut LoggedIn,
         end: &mut Option<RunningEnd>,
-        pushed: Option<Pushed>,
+        pushed: Option<Counting>,
     ) -> Result<String> {
         let (role, flow) = match pushed {
             Some(_) => (DialRole::Sends, Flow::Out),
@@ -237,10 +210,13 @@ impl Client<'_> {
         let list = file_names::send(self.request, &server.control);
         control_reader.during(list).await??;
         let found = match pushed {
-            Some(pushed) => Some(pushed.counted(&mut control_reader).await?),
+            Some(pushed) => {
+                let counted = pushed.counted(far.hello.can_count_later());
+                Some(control_reader.during(counted).await??)
+            }
             None => None,
         };
-        let totals = found.as_ref().map(|(_, totals)| *totals);
+        let totals = found.as_ref().map(|found| found.totals.now());
         let (started, helm) = self.start(far, &chooser, found, connections, &pace).await?;
         if let RunningEnd::Sending(sending) = &started {
             heart.attach(sending.sender.clone());
@@ -255,8 +231,8 @@ impl Client<'_> {
         };
         let (known, is_known) = oneshot::channel();
         let mut counted = chooser.counted(known);
-        if let Some(totals) = &totals {
-            counted(totals);
+        if let Some(totals) = totals {
+            counted(totals.as_ref());
         }
         let (notes, opened_at) = (chooser.notes.clone(), chooser.opened_at);
         let conversing = converse(
@@ -298,12 +274,24 @@ impl Client<'_> {
     }
 
     /// Checks the server's messages before the end takes them.
-    fn check(&self, mut counted: impl FnMut(&Totals)) -> impl FnMut(&Message) -> Result<()> {
+    fn check(
+        &self,
+        mut counted: impl FnMut(Option<&Totals>),
+    ) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
         move |message| match message {
-            Message::Roots(roots) => {
+            Message::Roots(Roots { roots, totals }) => {
                 operands::check(self.request, roots, told)?;
-                counted(&roots.totals);
+                counted(Some(totals));
+                Ok(())
+            }
+            Message::Uncounted(UncountedRoots { roots }) => {
+                operands::check(self.request, roots, told)?;
+                counted(None);
+                Ok(())
+            }
+            Message::Counted(totals) => {
+                counted(Some(totals));
                 Ok(())
             }
             Message::Fault(_) => {

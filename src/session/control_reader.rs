@@ -180,7 +180,10 @@ async fn hear<R: AsyncRead + Unpin>(
             message => {
                 match (&message, heart) {
                     (Message::Tune(tune), Some(heart)) => heart.tune(tune),
-                    (Message::Roots(_) | Message::Landed(_), Some(heart)) => heart.peer_is_ready(),
+                    (
+                        Message::Roots(_) | Message::Uncounted(_) | Message::Landed(_),
+                        Some(heart),
+                    ) => heart.peer_is_ready(),
                     _ => {}
                 }
                 return Ok(message);
@@ -194,6 +197,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
     match message {
         Message::Roots(_)
         | Message::RootSpaces(_)
+        | Message::Uncounted(_)
+        | Message::Counted(_)
         | Message::Landed(_)
         | Message::Entries(_)
         | Message::Ask(_)

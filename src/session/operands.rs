@@ -5,8 +5,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::dest::{Backups, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
@@ -15,15 +17,21 @@ use crate::file_list::{FileList, NamesFrom};
 use crate::manifest::{Root, Totals};
 use crate::mapping::Mapping;
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
+use crate::progress::{Phase, Progress};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::request::{CopyOptions, EndKind, Request};
 use crate::session::{owner, probe_place};
 use crate::source::{
-    self, ListBase, ListedSource, Lookup, NamedSource, Parts, PipeOrigin, PipeSpec,
-    RelativeOperands, Sources, Walk, WalkOptions,
+    self, Counter, ListBase, ListedSource, Lookup, NamedSource, Parts, PipeOrigin, PipeSpec,
+    RelativeOperands, SourceCount, Sources, Walk, WalkOptions,
 };
 use crate::units::printable;
-use crate::wire::message::{Fault, Message, ROOTS_MAX, RootSpace, RootSpaces, Roots};
+use crate::wire::message::{
+    Fault, Message, ROOTS_MAX, RootSpace, RootSpaces, Roots, UncountedRoots,
+};
+
+/// How long a copy waits for the totals, if it may begin without them.
+const COUNT_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
@@ -167,11 +175,16 @@ impl Expanded {
         }
     }
 
-    /// Totals of the sources, as far as they can be known before the copy.
-    pub fn count(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
-        let mut totals = match &self.pipe {
-            None if !self.parts.is_empty() => self.count_each(options, found),
-            None => source::scan(&self.named, &self.walk_options(options), found),
+    /// Totals of the sources, as far as they can be known before the copy. `goes_on` gets those so
+    /// far; if it returns false, there is no result.
+    fn count(
+        &self,
+        options: &CopyOptions,
+        goes_on: &mut dyn FnMut(&Totals) -> bool,
+    ) -> Option<Totals> {
+        let totals = match &self.pipe {
+            None if !self.parts.is_empty() => self.count_each(options, goes_on)?,
+            None => source::scan(&self.named, &self.walk_options(options), goes_on)?,
             Some(pipe) => Totals {
                 files: 1,
                 streams: 1,
@@ -179,21 +192,24 @@ impl Expanded {
                 ..Totals::default()
             },
         };
-        if options.follow_ms.is_some() {
-            totals.streams = totals.files;
-        }
-        if totals.streams > 0 && totals.files == 1 {
-            totals.bytes = options.size.unwrap_or(totals.bytes);
-        }
-        totals
+        Some(options.totals(totals))
     }
 
     /// The same for a source and its parts, which may go to several file systems.
-    fn count_each(&self, options: &CopyOptions, found: &mut dyn FnMut(u64, u64)) -> Totals {
+    fn count_each(
+        &self,
+        options: &CopyOptions,
+        goes_on: &mut dyn FnMut(&Totals) -> bool,
+    ) -> Option<Totals> {
         let mut all = Totals::default();
         let mut each = Vec::new();
         for root in self.named.chunks(1) {
-            let totals = source::scan(root, &self.walk_options(options), found);
+            let before = all;
+            let totals = source::scan(root, &self.walk_options(options), &mut |totals| {
+                let mut so_far = before;
+                so_far.add(totals);
+                goes_on(&so_far)
+            })?;
             each.push(RootSpace {
                 allocated: totals.allocated,
                 largest: totals.largest,
@@ -202,18 +218,7 @@ impl Expanded {
         }
         // The sources are counted once.
         let _ = self.spaces.set(RootSpaces { each });
-        all
-    }
-
-    /// What a receiver is told of the sources once they are counted.
-    ///
-    /// # Errors
-    /// `Kind::Usage` if there are more roots than one message may contain.
-    pub fn messages(&self, totals: Totals) -> Result<Vec<Message>> {
-        let roots = self.roots()?;
-        let spaces = self.spaces.get().cloned().map(Message::RootSpaces);
-        let roots = Message::Roots(Roots { roots, totals });
-        Ok(spaces.into_iter().chain([roots]).collect())
+        Some(all)
     }
 
     /// The roots, as the receiver gets them.
@@ -377,14 +382,116 @@ fn read_once(named: NamedSource) -> Error {
     Error::new(Kind::Entry, Side::Source, message).at(named.path)
 }
 
-/// Counts the sources while ssh logs in.
-pub fn scan(found: &Expanded, options: &CopyOptions, client: &ClientContext) -> JoinHandle<Totals> {
-    let (found, options, progress) = (found.clone(), options.clone(), client.progress.clone());
-    tokio::task::spawn_blocking(move || {
-        found.count(&options, &mut |files, bytes| {
-            progress.add_scanned(files, bytes)
+/// The sources, found and counted.
+pub struct CountedSources {
+    pub found: Expanded,
+    pub totals: TotalsKnown,
+}
+
+/// When the totals of the sources are known.
+pub enum TotalsKnown {
+    Now(Totals),
+    /// The count goes on while the copy begins.
+    Later(Arc<SourceCount>),
+}
+
+impl TotalsKnown {
+    pub fn now(&self) -> Option<Totals> {
+        match self {
+            TotalsKnown::Now(totals) => Some(*totals),
+            TotalsKnown::Later(_) => None,
+        }
+    }
+
+    /// The count, if it goes on.
+    pub fn count(self) -> Option<Arc<SourceCount>> {
+        match self {
+            TotalsKnown::Now(_) => None,
+            TotalsKnown::Later(count) => Some(count),
+        }
+    }
+}
+
+impl CountedSources {
+    /// Shows the user the totals, if they are known.
+    pub fn show(&self, progress: &Progress) {
+        if let Some(totals) = self.totals.now() {
+            progress.set_totals(totals);
+            progress.set_phase(Phase::Copying);
+        }
+    }
+
+    /// The messages to the receiver that begin the copy.
+    ///
+    /// # Errors
+    /// As [`Expanded::roots`].
+    pub fn opening(&self) -> Result<Vec<Message>> {
+        let roots = self.found.roots()?;
+        let spaces = self.found.spaces.get().cloned().map(Message::RootSpaces);
+        let roots = match self.totals.now() {
+            Some(totals) => Message::Roots(Roots { roots, totals }),
+            None => Message::Uncounted(UncountedRoots { roots }),
+        };
+        Ok(spaces.into_iter().chain([roots]).collect())
+    }
+}
+
+/// Sources that are counted on a thread of its own.
+pub struct Counting {
+    found: Expanded,
+    count: Arc<SourceCount>,
+    thread: JoinHandle<()>,
+}
+
+impl Counting {
+    pub fn start(found: Expanded, options: &CopyOptions, progress: &Arc<Progress>) -> Counting {
+        let count = Arc::<SourceCount>::default();
+        let counter = Counter::of(&count);
+        let (counted, options, progress) = (found.clone(), options.clone(), progress.clone());
+        let thread = tokio::task::spawn_blocking(move || {
+            let totals = counted.count(&options, &mut |totals| {
+                progress.set_scanned(totals);
+                counter.goes_on()
+            });
+            if let Some(totals) = totals {
+                counter.has_counted(totals);
+            }
+        });
+        Counting {
+            found,
+            count,
+            thread,
+        }
+    }
+
+    /// True if no operand names anything that exists.
+    pub fn is_nothing(&self) -> bool {
+        self.found.is_nothing()
+    }
+
+    /// Waits for the totals; if the receiver `can_wait` for them too, only a little.
+    ///
+    /// # Errors
+    /// If the count panicked.
+    pub async fn counted(mut self, can_wait: bool) -> Result<CountedSources> {
+        let counted = async {
+            let ended = (&mut self.thread).await;
+            ended.map_err(|_| Error::panicked())
+        };
+        // A pipe is not walked, and the space that each part needs comes before the roots.
+        match can_wait && self.found.pipe.is_none() && self.found.parts.is_empty() {
+            // Not yet over, it goes on.
+            true => timeout(COUNT_PATIENCE, counted).await.unwrap_or(Ok(())),
+            false => counted.await,
+        }?;
+        Ok(CountedSources {
+            totals: match self.count.totals() {
+                Some(totals) => TotalsKnown::Now(totals),
+                None => TotalsKnown::Later(self.count),
+            },
+            found: self.found,
         })
-    })
+    }
 }
 
 pub fn rules(request: &Request) -> Rules {
@@ -489,7 +596,7 @@ fn spec(request: &Request) -> Spec {
 
 /// Checks the roots that a server announces: it may send only the requested files. It must send
 /// all of them, unless it reported a failure (`told`).
-pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
+pub fn check(request: &Request, roots: &[Root], told: bool) -> Result<()> {
     if request.options.relative.is_some() {
         return check_relative(request, roots, told);
     }
@@ -499,7 +606,6 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         Err(Error::new(Kind::Breach, Side::Source, message))
     };
     let of_parts = roots
-        .roots
         .iter()
         .filter(|root| root.operand as usize >= operands.len());
     if let Some(root) = of_parts.clone().zip(0..).find_map(|(root, nth)| {
@@ -510,14 +616,11 @@ pub fn check(request: &Request, roots: &Roots, told: bool) -> Result<()> {
         return refused(&printable(root.name.as_bytes()));
     }
     let parts = of_parts.count();
-    if parts > 0 && parts + 1 != roots.roots.len()
-        || parts == 0 && request.maps() && !roots.roots.is_empty()
-    {
+    if parts > 0 && parts + 1 != roots.len() || parts == 0 && request.maps() && !roots.is_empty() {
         return refused("other parts of the source than --map names");
     }
     for (n, operand) in operands.iter().enumerate() {
         let answers: Vec<&Root> = roots
-            .roots
             .iter()
             .filter(|root| root.operand as usize == n)
             .collect();
@@ -555,14 +658,14 @@ fn is_part(root: &Root, nth: usize, map: &Mapping) -> bool {
 
 /// The same for files that keep their paths: they are the contents of one directory, which has no
 /// name. Nothing is announced if no operand exists, or a list on that host has no names.
-fn check_relative(request: &Request, roots: &Roots, told: bool) -> Result<()> {
+fn check_relative(request: &Request, roots: &[Root], told: bool) -> Result<()> {
     let names = request.options.relative.as_ref().map(|copy| &copy.names);
     let may_lack_all = match names {
         Some(NamesFrom::List(list)) => told || list.is_empty(),
         Some(NamesFrom::File { .. }) => true,
         Some(NamesFrom::Operands | NamesFrom::Sent) | None => told,
     };
-    let fits = match &roots.roots[..] {
+    let fits = match roots {
         [] if may_lack_all => true,
         [] => {
             let message = "fastcp there sent neither a file nor an error; install the same version \

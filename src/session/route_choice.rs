@@ -105,16 +105,16 @@ impl RouteChooser<'_> {
         }
     }
 
-    /// Returns a function that takes the size of the copy and passes on that it is known: a small
-    /// copy waits for no route.
-    pub fn counted(&self, known: oneshot::Sender<()>) -> impl FnMut(&Totals) + use<> {
+    /// Returns a function that takes the size of the copy, if it is known, and passes on that the
+    /// copy begins: a small copy waits for no route.
+    pub fn counted(&self, begins: oneshot::Sender<()>) -> impl FnMut(Option<&Totals>) + use<> {
         let (inband, may_choose) = (self.inband.clone(), self.request.route.asked.is_none());
-        let mut known = Some(known);
+        let mut begins = Some(begins);
+        let is_small = |totals: &Totals| totals.streams == 0 && totals.bytes <= SMALL_MAX;
         move |totals| {
             // Fails only if no route waits for it.
-            let _ = known.take().map(|known| known.send(()));
-            let is_small = totals.streams == 0 && totals.bytes <= SMALL_MAX;
-            if is_small && may_choose {
+            let _ = begins.take().map(|begins| begins.send(()));
+            if totals.is_some_and(is_small) && may_choose {
                 inband.offer();
             }
         }

@@ -42,7 +42,7 @@ use crate::session::control_reader::breach;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{self, Heart, HeartPlace};
 use crate::session::host;
-use crate::session::operands::Expanded;
+use crate::session::operands::CountedSources;
 use crate::session::permit::Permit;
 use crate::session::runtime::runtime;
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
@@ -259,12 +259,12 @@ async fn copy<R: AsyncRead + Unpin>(
             return list_check::serve(place, terms, control, reader, shutdown).await;
         }
         ServerRole::Source(found) => {
-            let totals = control_reader
-                .during(tell_roots(&found, open, control))
-                .await??;
+            // A client between two hosts may be too old to pass the totals on.
+            let can_wait = client.can_count_later() && !open.between;
+            let told = tell_roots(found, open, can_wait, &server.progress, control);
+            let sources = control_reader.during(told).await??;
             let limit = pace.limit.clone();
-            let end = server.send(found, connections, pace);
-            end.sender.context.progress.set_totals(totals);
+            let end = server.send(sources, connections, pace);
             reports = server.report(&end, limit);
             heart.attach(end.sender.clone());
             RunningEnd::Sending(end)
@@ -433,14 +433,23 @@ impl<'a> ServerCopy<'a> {
         }
     }
 
-    fn send(&self, found: Expanded, connections: Connections, pace: SendPace) -> SendingEnd {
+    fn send(
+        &self,
+        sources: CountedSources,
+        connections: Connections,
+        pace: SendPace,
+    ) -> SendingEnd {
         let direction = match self.is_like_a_client() {
             true => Direction::ToServer,
             false => Direction::ToClient,
         };
         let sealer = Sealer::new(&self.keyring.secret, direction, self.suite);
+        let CountedSources { found, totals } = sources;
         let sources = found.sources(&self.open.options);
-        let terms = SendTerms::with(self.client, host::open_entries());
+        let terms = SendTerms {
+            count: totals.count(),
+            ..SendTerms::with(self.client, host::open_entries())
+        };
         let end = SendingEnd::start(self.context(), terms, sealer, sources);
         let (sender, frames) = (end.sender.clone(), end.frames.clone());
         let connection_set = self.connection_set.clone();

@@ -3,6 +3,7 @@
 
 mod attributes;
 pub mod broadcast;
+mod count;
 pub mod device;
 pub mod found;
 pub mod listed;
@@ -27,6 +28,7 @@ pub use self::broadcast::Broadcast;
 pub use self::operand_path::{may_answer, may_be_named};
 pub use self::pipe_origin::{PipeInput, PipeOrigin};
 pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
+pub use count::{CountStart, Counter, SourceCount};
 pub use found::{Changes, FoundFile, GREW, WRITTEN, has_vanished, is_just_written, mark_young};
 pub use listed::{ListBase, ListedOperands, ListedSource, RelativeOperands, find_list, read_list};
 pub use listed_place::{ListedFile, ListedPlace};
@@ -39,7 +41,7 @@ pub use pattern::is_pattern;
 pub use read::{SourceFile, read_up_to};
 pub use removal::{CopiedFile, SourceRemover};
 pub use requested_paths::{RequestedPaths, requested_paths};
-pub use scan::scan;
+pub use scan::{count, scan};
 pub use walk::{EntryNumbers, Step, Walk, WalkOptions, root_id};
 
 /// The data that a copy sends.

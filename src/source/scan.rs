@@ -4,28 +4,28 @@ use std::sync::Arc;
 
 use crate::dir::Handles;
 use crate::keep::Keep;
-use crate::manifest::{Entry, EntryKind, Totals};
+use crate::manifest::{EntryKind, Totals};
 
 use super::device::SourceDevice;
+use super::found::FoundFile;
 use super::operand::NamedSource;
 use super::walk::{Step, Walk, WalkOptions};
 
 /// File systems allocate space in blocks of this many bytes.
 const BLOCK: u64 = 4096;
 
-/// Number of entries between two calls of `on_progress`.
+/// Number of entries between two calls of `goes_on`.
 const PROGRESS_EVERY: u64 = 1000;
 
-/// Counts everything below `roots`. Errors are left to the walk that copies. `on_progress` gets the
-/// number of files and bytes found since its last call. All entries but directories count as files;
-/// the bytes of a file with several names count once.
+/// Counts everything below `roots`. Errors are left to the walk that copies. `goes_on` gets the
+/// totals so far; if it returns false, the count ends without a result.
 pub fn scan(
     roots: &[NamedSource],
     options: &WalkOptions,
-    on_progress: &mut dyn FnMut(u64, u64),
-) -> Totals {
+    goes_on: &mut dyn FnMut(&Totals) -> bool,
+) -> Option<Totals> {
     let mut totals = Totals::default();
-    let (mut files, mut bytes) = (0, 0);
+    let mut steps = 0;
     let handles = Arc::new(Handles::default());
     let options = WalkOptions {
         // Names and attributes are not counted.
@@ -40,45 +40,38 @@ pub fn scan(
         ..options.clone()
     };
     for step in Walk::new(roots.to_vec(), options, handles) {
-        let Step::Entry(found) = step else { continue };
-        if found.entry.kind == EntryKind::Directory {
-            totals.directories += 1;
-            continue;
+        if let Step::Entry(found) = step {
+            count(&mut totals, &found);
         }
-        let content = || {
-            let device = SourceDevice::open(&found.path(), false);
-            device.map_or(0, |device| device.content())
-        };
-        let allocated = match found.entry.is_device() {
-            true => content(),
-            false => found.entry.allocated,
-        };
-        add(&mut totals, &found.entry, allocated);
-        files += 1;
-        bytes += found.entry.size;
-        if files == PROGRESS_EVERY {
-            on_progress(files, bytes);
-            (files, bytes) = (0, 0);
+        steps += 1;
+        if steps % PROGRESS_EVERY == 0 && !goes_on(&totals) {
+            return None;
         }
     }
-    on_progress(files, bytes);
-    totals
+    goes_on(&totals).then_some(totals)
 }
 
-/// `allocated` is the number of bytes that the content occupies at the source.
-fn add(totals: &mut Totals, entry: &Entry, allocated: u64) {
+/// Counts an entry of a walk. All entries but directories count as files; the bytes of a file with
+/// several names count once.
+pub fn count(totals: &mut Totals, found: &FoundFile) {
+    let entry = &found.entry;
+    if entry.kind == EntryKind::Directory {
+        totals.directories += 1;
+        return;
+    }
     totals.files += 1;
     totals.streams += u64::from(entry.kind == EntryKind::Pipe);
     if entry.kind != EntryKind::File {
         return;
     }
     totals.bytes = totals.bytes.saturating_add(entry.size);
+    let allocated = match entry.is_device() {
+        true => SourceDevice::open(&found.path(), false).map_or(0, |device| device.content()),
+        false => entry.allocated,
+    };
     // Space that is allocated beyond the end of a file is not copied.
-    let whole = entry
-        .size
-        .checked_next_multiple_of(BLOCK)
-        .unwrap_or(u64::MAX);
-    let allocated = allocated.min(whole);
+    let whole = entry.size.checked_next_multiple_of(BLOCK);
+    let allocated = allocated.min(whole.unwrap_or(u64::MAX));
     totals.allocated = totals.allocated.saturating_add(allocated);
     totals.largest = totals.largest.max(allocated);
 }

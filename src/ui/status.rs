@@ -31,7 +31,7 @@ pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
         None if phase == Phase::Copying => {
             parts.push(format!("{} copied", size(done_bytes)));
             parts.push(speed(rate));
-            parts.push(scanning(snapshot));
+            parts.extend((snapshot.scanned_files > 0).then(|| scanning(snapshot)));
         }
         None => {}
     }
@@ -60,7 +60,11 @@ mod tests {
             line(&progress.snapshot(), rate)
         };
         assert_eq!(said(Phase::Connecting, None), "fastcp: connecting");
-        progress.add_scanned(12, 5_000_000);
+        progress.set_scanned(&Totals {
+            files: 12,
+            bytes: 5_000_000,
+            ..Totals::default()
+        });
         let scanning = "fastcp: scanning 12 files, 5.00 MB";
         assert_eq!(said(Phase::Scanning, None), scanning);
         progress.set_totals(Totals {

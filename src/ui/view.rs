@@ -63,16 +63,17 @@ pub(super) fn lines(
         Phase::Scanning => cut(&scanning(snapshot), width).into(),
         Phase::Reconnecting | Phase::Copying | Phase::Flushing => match &snapshot.totals {
             None if snapshot.phase == Phase::Reconnecting => cut("logging in again", width).into(),
-            // A check of a list knows no totals.
+            // A check of a list knows no totals, and a copy may begin before it knows them.
             None if snapshot.scanned_files == 0 && snapshot.moved_bytes == 0 => {
                 let (files, bytes) = (count(snapshot.files), size(snapshot.done_bytes));
                 let first = format!("{files} files, {bytes} are the same  {}", speed(rate));
                 cut(&first, width).into()
             }
             None => {
-                let copied = size(snapshot.done_bytes);
-                let first = format!("{copied} copied  {}  {}", speed(rate), scanning(snapshot));
-                cut(&first, width).into()
+                let mut fields = vec![format!("{} copied", size(snapshot.done_bytes)), speed(rate)];
+                // The other end may be the one that scans.
+                fields.extend((snapshot.scanned_files > 0).then(|| scanning(snapshot)));
+                cut(&fields.join("  "), width).into()
             }
             Some(totals) if is_endless(snapshot, totals) => {
                 let mut fields = vec![format!("{} copied", size(snapshot.done_bytes)), speed(rate)];
@@ -371,6 +372,9 @@ mod tests {
         snapshot.phase = Phase::Flushing;
         snapshot.totals = None;
         let line = format!("1.55 GB copied  229 MB/s  {scanning}");
+        assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
+        (snapshot.scanned_files, snapshot.moved_bytes) = (0, 1);
+        let line = "1.55 GB copied  229 MB/s";
         assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
     }
 

@@ -41,6 +41,9 @@ const MAPS: &str = "maps";
 /// The feature of a server that compares files with a list of digests.
 const VERIFIES: &str = "verify-list";
 
+/// The feature of a receiver that takes the totals after the roots.
+const COUNTS_LATER: &str = "late-totals";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -185,8 +188,19 @@ impl Hello {
             protocol_max: PROTOCOL_MAX,
             build: env!("CARGO_PKG_VERSION").to_owned(),
             features: [
-                FINE, TELLS, COLUMNS, LARGE, SELECTS, ARCHIVES, PATCHES, ITEMIZES, LISTS, SHIFTS,
-                VERIFIES, MAPS,
+                FINE,
+                TELLS,
+                COLUMNS,
+                LARGE,
+                SELECTS,
+                ARCHIVES,
+                PATCHES,
+                ITEMIZES,
+                LISTS,
+                SHIFTS,
+                VERIFIES,
+                MAPS,
+                COUNTS_LATER,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -267,6 +281,11 @@ impl Hello {
     /// True if this end copies parts of a source to places of their own.
     pub fn can_map(&self) -> bool {
         self.features.iter().any(|feature| feature == MAPS)
+    }
+
+    /// True if this end, as a receiver, takes the totals after the roots.
+    pub fn can_count_later(&self) -> bool {
+        self.features.iter().any(|feature| feature == COUNTS_LATER)
     }
 
     /// True if this end compares files with a list of digests.

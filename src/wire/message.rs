@@ -28,14 +28,15 @@ pub use self::ranges::{ByteRange, NumberRanges};
 use super::progress_report::ProgressReport;
 use crate::digest::Digest;
 use crate::keep::NotKept;
-use crate::manifest::{Entry, EntryId};
+use crate::manifest::{Entry, EntryId, Totals};
 use crate::selection::Selection;
 use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
 pub use differs::DifferingChunk;
 pub use entries::{
     Ack, AllSent, DirectorySum, EntryEnd, EntrySums, FileDigest, Missing, RANGES_MAX, RootSpace,
-    RootSpaces, Roots, RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, Want, WantKind,
+    RootSpaces, Roots, RootsResolved, SHORT_SUM, SUMS_MAX, SumsAnswer, SumsFound, UncountedRoots,
+    Want, WantKind,
 };
 pub use fault::Fault;
 pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
@@ -177,6 +178,9 @@ messages! {
     51 => Map(MapTerms),
     // Before `Roots`, if there are such parts.
     52 => RootSpaces(RootSpaces),
+    // The roots before the totals, and the totals. Sent only to a receiver whose hello has the feature.
+    53 => Uncounted(UncountedRoots),
+    54 => Counted(Totals),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.

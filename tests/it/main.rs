@@ -27,6 +27,7 @@ mod copy {
     mod checksum;
     mod choosing;
     mod churn;
+    mod counting;
     mod delta;
     mod devices;
     mod dry_run;

@@ -162,7 +162,7 @@ impl<'a> Exchange<'a> {
     fn of_sender(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
             Message::Roots(roots) => {
-                operands::check(self.request, &roots, self.told.get())?;
+                operands::check(self.request, &roots.roots, self.told.get())?;
                 self.client.progress.set_totals(roots.totals);
                 RelayStep::Pass(Message::Roots(roots))
             }

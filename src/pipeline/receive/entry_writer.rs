@@ -18,6 +18,7 @@ use super::jobs::Job;
 use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
+use super::roots::FoundPlaces;
 use super::sums::OwnSums;
 use crate::dest::{self, Directory, EarlierEntry, EntrySlot, Placement, SinkSpec, Standing};
 use crate::dir::{Dir, Handles};
@@ -25,7 +26,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::journal::record::{self, Hash};
 use crate::journal::{self, Journal};
-use crate::manifest::{ANEW, Entry, EntryId, EntryKind};
+use crate::manifest::{ANEW, Entry, EntryId, EntryKind, Root, Totals};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::Receiver;
@@ -33,7 +34,8 @@ use crate::pipeline::send::pipe::begun_before;
 use crate::progress::Phase;
 use crate::units::printable;
 use crate::wire::message::{
-    AllSent, ByteRange, EntryEnd, Fault, Message, RootSpaces, SumsAnswer, Want, WantKind,
+    AllSent, ByteRange, EntryEnd, Fault, Message, RootSpaces, Roots, SumsAnswer, UncountedRoots,
+    Want, WantKind,
 };
 
 /// Places entries at `destination`, until the receiver's queue of messages is closed.
@@ -44,6 +46,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
         handles: Arc::new(Handles::default()),
         spaces: Mutex::default(),
         sums: Mutex::default(),
+        uncounted: Mutex::default(),
     };
     receiver.messages.take_all(|message| {
         if !receiver.context.is_ending() {
@@ -65,6 +68,17 @@ struct EntryWriter<'a> {
     spaces: Mutex<RootSpaces>,
     /// The sums of existing directories, once they were asked for.
     sums: Mutex<Option<OwnSums>>,
+    /// Set until the totals come, if they come after the roots.
+    uncounted: Mutex<Option<LateTotals>>,
+}
+
+/// A copy whose totals are not known yet.
+#[derive(Default)]
+struct LateTotals {
+    /// Set if the free space must be checked first.
+    waits: Option<FoundPlaces>,
+    /// Bytes on the sender's disks of the files that it has announced.
+    allocated: u64,
 }
 
 impl EntryWriter<'_> {
@@ -74,18 +88,25 @@ impl EntryWriter<'_> {
                 self.breach("the space of parts that it was not asked for");
             }
             Message::RootSpaces(spaces) => *self.spaces.lock() = spaces,
-            Message::Roots(_) if self.entries().table().roots.is_set() => {
+            Message::Roots(_) | Message::Uncounted(_) if self.has_roots() => {
                 self.breach("a second list of operands");
             }
-            Message::Roots(roots) => {
-                let allocated = roots.totals.allocated;
-                self.receiver.ranges.set_allocated(allocated);
-                let spaces = std::mem::take(&mut *self.spaces.lock()).each;
-                let landed = self
-                    .entries()
-                    .land(self.destination, roots, &spaces, &self.handles);
-                if let Err(error) = landed {
-                    self.context().shutdown.end(error);
+            Message::Roots(Roots { roots, totals }) => {
+                self.counted(&totals, 0);
+                self.or_end(self.find(roots, Some(&totals)));
+            }
+            Message::Uncounted(UncountedRoots { roots }) => {
+                *self.uncounted.lock() = Some(LateTotals::default());
+                self.or_end(self.find(roots, None));
+            }
+            Message::Counted(totals) => {
+                let Some(uncounted) = self.uncounted.lock().take() else {
+                    return self.breach("totals that it was not asked for");
+                };
+                self.counted(&totals, uncounted.allocated);
+                if let Some(places) = uncounted.waits {
+                    let destination = self.destination;
+                    self.or_end(self.entries().land(destination, places, Some(&totals)));
                 }
             }
             Message::Entries(entries) => self.announced(entries),
@@ -114,6 +135,47 @@ impl EntryWriter<'_> {
             Message::SourcesRemoved(message) => self.entries().take_removed(&message),
             Message::AllSent(all) => self.all_sent(&all),
             _ => self.breach("an unexpected type"),
+        }
+    }
+
+    fn has_roots(&self) -> bool {
+        self.entries().table().roots.is_set() || self.uncounted.lock().is_some()
+    }
+
+    /// Finds the destinations of the roots. Lands there, unless the totals are needed and not known.
+    fn find(&self, roots: Vec<Root>, totals: Option<&Totals>) -> Result<()> {
+        let entries = self.entries();
+        let spaces = std::mem::take(&mut *self.spaces.lock()).each;
+        let places = entries.find_places(self.destination, roots, spaces, &self.handles)?;
+        if totals.is_none()
+            && entries.needs_totals(&places)
+            && let Some(uncounted) = &mut *self.uncounted.lock()
+        {
+            uncounted.waits = Some(places);
+            return Ok(());
+        }
+        entries.land(self.destination, places, totals)
+    }
+
+    /// Takes the totals. `known`: the part of the allocated bytes that was taken before.
+    fn counted(&self, totals: &Totals, known: u64) {
+        self.context().progress.set_totals(*totals);
+        let more = totals.allocated.saturating_sub(known);
+        self.receiver.ranges.add_allocated(more);
+    }
+
+    /// Takes the allocated bytes of an entry, if the totals are not known.
+    fn count_allocated(&self, entry: &Entry) {
+        if let Some(uncounted) = &mut *self.uncounted.lock() {
+            uncounted.allocated = uncounted.allocated.saturating_add(entry.allocated);
+            self.receiver.ranges.add_allocated(entry.allocated);
+        }
+    }
+
+    /// Ends the copy after an error.
+    fn or_end(&self, landed: Result<()>) {
+        if let Err(error) = landed {
+            self.context().shutdown.end(error);
         }
     }
 
@@ -150,6 +212,7 @@ impl EntryWriter<'_> {
             if !self.entries().table().roots.fits(&entry) {
                 return self.breach("an entry that differs from its announcement");
             }
+            self.count_allocated(&entry);
             wants.extend(self.entry(entry));
         }
         if !wants.is_empty() {

@@ -79,10 +79,11 @@ impl RangeWriter {
         self.files.context()
     }
 
-    /// Sets how many bytes the sender's files take on its disks: as many bytes of zeros may
-    /// allocate blocks here.
-    pub fn set_allocated(&self, bytes: u64) {
-        self.fillable.store(bytes, Relaxed);
+    /// Adds bytes that the sender's files take on its disks: as many bytes of zeros may allocate
+    /// blocks here.
+    pub fn add_allocated(&self, bytes: u64) {
+        let sum = |sum: u64| Some(sum.saturating_add(bytes));
+        let _ = self.fillable.fetch_update(Relaxed, Relaxed, sum);
     }
 
     /// Ends all waits for a buffer.

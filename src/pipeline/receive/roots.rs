@@ -22,28 +22,35 @@ use crate::error::{Error, Result, Side};
 use crate::file_list::NamesFrom;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
-use crate::manifest::Root;
+use crate::manifest::{Root, Totals};
 use crate::mapping::Mapping;
 use crate::progress::Phase;
 use crate::source::{RequestedPaths, requested_paths};
-use crate::wire::message::{ABOVE_MAX, Message, RootSpace, Roots, RootsResolved};
+use crate::wire::message::{ABOVE_MAX, Message, RootSpace, RootsResolved};
+
+/// The roots with their destinations, before the free space is checked.
+pub struct FoundPlaces {
+    roots: Vec<Root>,
+    targets: Vec<RootTarget>,
+    /// The space that each root needs, if the sender has said so.
+    spaces: Vec<RootSpace>,
+}
 
 impl Entries {
-    /// Resolves the destinations of the roots and checks the free space, before the first byte.
-    pub fn land(
+    /// Resolves the destinations of the roots and opens the journal.
+    pub fn find_places(
         &self,
         destination: &CopyDestination,
-        roots: Roots,
-        spaces: &[RootSpace],
+        roots: Vec<Root>,
+        spaces: Vec<RootSpace>,
         handles: &Arc<Handles>,
-    ) -> Result<()> {
+    ) -> Result<FoundPlaces> {
         let typed = |root: &Root| destination.typed.get(root.operand as usize);
         let maps = &self.context().options.maps[..];
-        check_parts(&roots.roots, maps)?;
+        check_parts(&roots, maps)?;
         // The operand comes before its parts.
         let part = |root: &Root| maps.get((root.operand as usize).checked_sub(1)?);
         let sources: Vec<Source> = roots
-            .roots
             .iter()
             .map(|root| Source {
                 root,
@@ -57,7 +64,6 @@ impl Entries {
         let same_machine = &self.mirror.same_machine;
         same_machine.store(destination.same_machine, Relaxed);
         self.check_owners()?;
-        self.context().progress.set_totals(roots.totals);
         // A dry run does not make the key.
         let key = || match self.rules.dry_run {
             true => stored_user_key(),
@@ -70,14 +76,14 @@ impl Entries {
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
             let hash = match maps.is_empty() {
                 true => hash_of(std::slice::from_ref(root), maps),
-                false => hash_of(&roots.roots, maps),
+                false => hash_of(&roots, maps),
             };
             place.roots(&key) == Some(hash)
         };
         let targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.
-            _ if roots.roots.is_empty() => Vec::new(),
-            To::Exit(exit) => vec![exit.target(&roots.roots)?],
+            _ if roots.is_empty() => Vec::new(),
+            To::Exit(exit) => vec![exit.target(&roots)?],
             To::Path(spec) if self.rules.snapshot => {
                 self.land_snapshot(spec, &sources, destination, handles)?
             }
@@ -93,9 +99,9 @@ impl Entries {
             }
         };
         let mut targets = targets;
-        self.find_earlier_copies(destination, &roots.roots, &mut targets, handles)?;
+        self.find_earlier_copies(destination, &roots, &mut targets, handles)?;
         if let (Some(backup), To::Path(spec)) = (&self.rules.backup, &destination.to) {
-            let is_directory = roots.roots.first().is_some_and(|root| root.is_directory);
+            let is_directory = roots.first().is_some_and(|root| root.is_directory);
             backup.land(spec, &targets, is_directory, handles)?;
         }
         if self.context().options.mirror.removes_sources {
@@ -103,27 +109,47 @@ impl Entries {
         }
         self.itemize_roots(&targets)?;
         if !self.rules.dry_run {
-            self.open_journal(destination, &roots.roots, &targets, handles)?;
+            self.open_journal(destination, &roots, &targets, handles)?;
         }
+        Ok(FoundPlaces {
+            roots,
+            targets,
+            spaces,
+        })
+    }
+
+    /// True if the free space must be checked before the first byte.
+    pub fn needs_totals(&self, places: &FoundPlaces) -> bool {
         // Files that are written in place have their space already, and users of `--inplace` often
         // have no more.
         // Nor is it known which files will stay.
         let stays = self.rules.inplace || self.rules.no_clobber || self.rules.update.asks();
-        let stays = stays && targets.iter().all(|target| target.existed);
-        if !(self.rules.check || stays || self.rules.earlier.is_some()) {
+        let stays = stays && places.targets.iter().all(|target| target.existed);
+        !(self.rules.check || stays || self.rules.earlier.is_some())
+    }
+
+    /// Checks the free space, if it [must](Entries::needs_totals), and begins the copy.
+    pub fn land(
+        &self,
+        destination: &CopyDestination,
+        places: FoundPlaces,
+        totals: Option<&Totals>,
+    ) -> Result<()> {
+        if let Some(totals) = totals.filter(|_| self.needs_totals(&places)) {
             let there = self.journal().map_or(0, Journal::begun_bytes);
             let needed = |space: &RootSpace| NeededSpace {
                 allocated: space.allocated,
                 largest: space.largest,
             };
-            match spaces.len() == targets.len() {
+            match places.spaces.len() == places.targets.len() {
                 true => {
-                    let needed: Vec<_> = spaces.iter().map(needed).collect();
-                    dest::check_space_of_each(&targets, &needed, there)?;
+                    let needed: Vec<_> = places.spaces.iter().map(needed).collect();
+                    dest::check_space_of_each(&places.targets, &needed, there)?;
                 }
-                false => dest::check_free_space(&targets, &roots.totals, there)?,
+                false => dest::check_free_space(&places.targets, totals, there)?,
             }
         }
+        let FoundPlaces { roots, targets, .. } = places;
         let leaves = |target: &RootTarget| matches!(target.landing, Landing::Exit(_));
         // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
@@ -138,13 +164,13 @@ impl Entries {
             let _ = self.above.set(above.collect());
         }
         if self.context().options.mirror.deletes {
-            self.protect(&roots.roots, &targets);
+            self.protect(&roots, &targets);
         }
         self.request(&destination.asked)?;
         let exists = targets.iter().any(|target| target.existed);
         let exists = exists || self.rules.earlier.is_some();
         self.moved.set_roots(&targets);
-        self.table().roots.set(&roots.roots, targets);
+        self.table().roots.set(&roots, targets);
         self.context().progress.set_phase(Phase::Copying);
         if exists && self.compares_sums() {
             let mut key = [0; 32];

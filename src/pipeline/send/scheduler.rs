@@ -43,6 +43,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
+use crate::source::SourceCount;
 use crate::wire::message::{DifferingChunk, SUMS_MAX, SumsAnswer, SumsFound};
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
@@ -113,6 +114,8 @@ pub struct Scheduler {
     changed: WaitQueue,
     /// Replaces the content of spare plans.
     nothing: Arc<Vec<PackMember>>,
+    /// The count of the sources, if it goes on while the copy begins.
+    count: Option<Arc<SourceCount>>,
 }
 
 /// Everything that may hold files when the copy is over. Dropping this closes them.
@@ -142,11 +145,24 @@ impl Scheduler {
         }
     }
 
+    /// `count` goes on while the walk waits for room.
+    pub fn beside(self, count: Option<Arc<SourceCount>>) -> Scheduler {
+        Scheduler { count, ..self }
+    }
+
+    /// The count of the sources, if the receiver was told the roots without the totals.
+    pub fn count(&self) -> Option<Arc<SourceCount>> {
+        self.count.clone()
+    }
+
     /// Lets workers take chunks, since the receiver now knows where everything lands.
     pub fn start(&self, landed: SmallFileMode, window: usize) {
         let mut state = self.state.lock();
         (state.landed, state.window) = (Some(landed), window as u64);
         drop(state);
+        if let Some(count) = &self.count {
+            count.landed();
+        }
         self.wake();
     }
 
@@ -215,6 +231,9 @@ impl Scheduler {
         state.ended = true;
         state.files.stop_pipes();
         drop(state);
+        if let Some(count) = &self.count {
+            count.end();
+        }
         self.wake();
     }
 
@@ -230,6 +249,25 @@ impl Scheduler {
         self.wait_at(&self.changed, ready)
     }
 
+    /// As [`wait_until`](Scheduler::wait_until), for the walk. The count of the sources goes on while
+    /// it waits.
+    fn wait_in_walk(
+        &self,
+        ready: impl Fn(&SchedulerState) -> bool,
+    ) -> Result<OrderedGuard<'_, SchedulerState>, Ended> {
+        let must_wait = || {
+            let state = self.state.lock();
+            !state.ended && !ready(&state)
+        };
+        let Some(count) = self.count.as_ref().filter(|_| must_wait()) else {
+            return self.wait_until(ready);
+        };
+        count.hold(false);
+        let waited = self.wait_until(ready);
+        count.hold(true);
+        waited
+    }
+
     fn wait_at(
         &self,
         queue: &WaitQueue,
@@ -241,7 +279,7 @@ impl Scheduler {
 
     /// Plans a pack. Waits while enough is planned.
     pub fn add_pack(&self, members: Vec<PackMember>) -> Result<(), Ended> {
-        let mut state = self.wait_until(|state| state.ready.len() < FRESH_MAX)?;
+        let mut state = self.wait_in_walk(|state| state.ready.len() < FRESH_MAX)?;
         state.ready.add_pack(members);
         drop(state);
         self.wake();
@@ -433,7 +471,7 @@ impl Scheduler {
 
     /// Waits until everything planned so far is acknowledged or failed.
     pub fn wait_idle(&self) -> Result<(), Ended> {
-        self.wait_until(SchedulerState::is_idle).map(|_| ())
+        self.wait_in_walk(SchedulerState::is_idle).map(|_| ())
     }
 
     /// True if workers have begun every chunk and none waits for a retransmission.

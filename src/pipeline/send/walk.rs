@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::counting::WalkCount;
 use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
 use super::scheduler::{Ended, SmallFileMode};
@@ -79,6 +80,7 @@ struct SourceWalk<'a> {
     numbers: Option<EntryNumbers>,
     /// Entries that the receiver may have. None until the receiver has said whether it compares.
     held: Option<HeldEntries>,
+    count: WalkCount,
 }
 
 /// Small files on their way into packs. If an earlier run may have finished some of them, the
@@ -138,6 +140,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             Sources::Pipe(_) => None,
         },
         held: None,
+        count: WalkCount::begin(sender)?,
     };
     match sources {
         Sources::Files(mut walk) => {
@@ -146,6 +149,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
                 sender.report.has_failed_before();
             }
             walk.by_ref().try_for_each(|step| planner.step(step))?;
+            planner.count.end(sender)?;
             planner.finish_held()?;
             planner.tell_unlinked(walk.unlinked())?;
             planner.tell_unread(walk.unread_attributes())?;
@@ -183,12 +187,16 @@ impl SourceWalk<'_> {
     fn step(&mut self, step: Step) -> Result<(), Ended> {
         match step {
             Step::Entry(found) => {
+                self.count.met(self.sender, &found)?;
                 if found.entry.parent == NO_PARENT && self.sender.context.options.mirror.deletes {
                     self.operand_found(&found)?;
                 }
                 self.entry(found)
             }
-            Step::Unnumbered(found) => self.unnumbered(found),
+            Step::Unnumbered(found) => {
+                self.count.met(self.sender, &found)?;
+                self.unnumbered(found)
+            }
             Step::EndDirectory {
                 id,
                 children,

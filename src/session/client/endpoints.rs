@@ -9,13 +9,11 @@ use crate::algorithms::Suite;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::Outgoing;
 use crate::error::Result;
-use crate::manifest::Totals;
 use crate::outcome::Remembered;
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::{SendTerms, Sender};
-use crate::progress::Phase;
 use crate::seal::{Direction, Opener, Sealer};
 use crate::session::context::{ClientContext, SharedSource, TestEnds};
 use crate::session::converse::{RunningEnd, say};
@@ -23,7 +21,7 @@ use crate::session::data_connections::{Connections, SendPace, receive_on, send_o
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::session::host;
 use crate::session::login::Attempt;
-use crate::session::operands::{self, Expanded};
+use crate::session::operands::{self, CountedSources};
 use crate::session::request::Request;
 use crate::session::route_choice::RouteChooser;
 use crate::session::tuning::{self, Audience, Tuning};
@@ -78,7 +76,7 @@ impl Client<'_> {
         &self,
         far: FarOptions<'_>,
         chooser: &RouteChooser<'_>,
-        found: Option<(Expanded, Totals)>,
+        found: Option<CountedSources>,
         connections: Connections,
         pace: &SendPace,
     ) -> Result<(RunningEnd, SendController)> {
@@ -100,20 +98,24 @@ impl Client<'_> {
         &self,
         far: FarOptions<'_>,
         sealer: Sealer,
-        (expanded, totals): (Expanded, Totals),
+        sources: CountedSources,
         (connections, connection_set): (Connections, Arc<ConnectionSet>),
         pace: SendPace,
     ) -> Result<SendingEnd> {
-        self.client.progress.set_totals(totals);
-        for message in expanded.messages(totals)? {
+        sources.show(&self.client.progress);
+        for message in sources.opening()? {
             say(far.control, message).await?;
         }
         if self.client.failures.has_some() {
             say(far.control, operands::not_found()).await?;
         }
-        self.client.progress.set_phase(Phase::Copying);
-        let sources = expanded.sources(&self.request.options);
-        let end = SendingEnd::start(self.context(far), self.terms(far), sealer, sources);
+        let CountedSources { found, totals } = sources;
+        let terms = SendTerms {
+            count: totals.count(),
+            ..self.terms(far)
+        };
+        let sources = found.sources(&self.request.options);
+        let end = SendingEnd::start(self.context(far), terms, sealer, sources);
         let (sender, frames) = (end.sender.clone(), end.frames.clone());
         tokio::spawn(send_on(
             sender,

@@ -10,10 +10,10 @@ use crate::control::Outgoing;
 use crate::dest::{self, Backups, Rules, SinkSpec, Spec, process_umask};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
-use crate::manifest::Totals;
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
+use crate::progress::Progress;
 use crate::report::TellUser;
-use crate::session::operands::{Expanded, look_up_relative};
+use crate::session::operands::{CountedSources, Counting, Expanded, look_up_relative};
 use crate::session::permit::Permit;
 use crate::session::probe_place;
 use crate::session::runtime::off_task;
@@ -108,19 +108,22 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
     }
 }
 
-/// Counts the requested files, and sends the roots and totals to the client.
+/// Counts the requested files, and sends the roots and totals to the client; if it `can_wait` for
+/// the totals, they may come later.
 pub(super) async fn tell_roots(
-    found: &Expanded,
+    found: Expanded,
     open: &Open,
+    can_wait: bool,
+    progress: &Arc<Progress>,
     control: &Outgoing,
-) -> Result<Totals> {
-    let (counted, options) = (found.clone(), open.options.clone());
-    let scan = move || counted.count(&options, &mut |_, _| ());
-    let totals = off_task(scan).await?;
-    for message in found.messages(totals)? {
+) -> Result<CountedSources> {
+    let counting = Counting::start(found, &open.options, progress);
+    let sources = counting.counted(can_wait).await?;
+    sources.show(progress);
+    for message in sources.opening()? {
         say(control, message).await?;
     }
-    Ok(totals)
+    Ok(sources)
 }
 
 /// Looks up the requested files.

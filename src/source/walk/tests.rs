@@ -121,14 +121,25 @@ fn every_kind_of_entry_is_announced_as_what_it_is() {
     assert!(lines.iter().any(|line| line.ends_with("empty Directory")));
 
     let mut told = Vec::new();
-    let totals = crate::source::scan(
-        &named(&top),
-        &WalkOptions::default(),
-        &mut |files, bytes| {
-            told.push((files, bytes));
-        },
-    );
+    let totals = crate::source::scan(&named(&top), &WalkOptions::default(), &mut |totals| {
+        told.push((totals.files, totals.bytes));
+        true
+    });
+    let totals = totals.unwrap();
     assert_eq!((totals.files, totals.directories, totals.bytes), (3, 3, 5));
+    // The walk of a copy counts the same.
+    let options = WalkOptions {
+        holds: true,
+        sums_names: true,
+        ..WalkOptions::default()
+    };
+    let mut met = crate::manifest::Totals::default();
+    for step in Walk::new(named(&top), options, Arc::default()) {
+        if let Step::Entry(found) | Step::Unnumbered(found) = step {
+            crate::source::count(&mut met, &found);
+        }
+    }
+    assert_eq!(met, totals);
     assert_eq!(told, [(3, 5)]);
 }
 

@@ -24,8 +24,8 @@ const MEDIUM: u32 = 1 << 20;
 /// Most bytes of a body of type `number`.
 pub(super) fn body_max(number: u16) -> u32 {
     match number {
-        // Open, Roots, Landed, Ack, AllSent, Relay, Durable.
-        1 | 5 | 6 | 10 | 13 | 21 | 45 => MESSAGE_MAX,
+        // Open, Roots, Landed, Ack, AllSent, Relay, Durable, Uncounted.
+        1 | 5 | 6 | 10 | 13 | 21 | 45 | 53 => MESSAGE_MAX,
         // Want: one file's ranges take up to 3.4 MB.
         8 => MESSAGE_MAX / 2,
         // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames, Itemized,

@@ -11,6 +11,7 @@ use crate::backup::BackupPlace;
 use crate::earlier::{EarlierCopies, Reuse};
 use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
+use crate::manifest::Totals;
 use crate::mapping::{MAPS_MAX, Mapping};
 use crate::mirror::Mirror;
 use crate::outcome::Remembered;
@@ -125,6 +126,19 @@ pub struct CopyOptions {
 }
 
 impl CopyOptions {
+    /// The totals of the sources, after a count. Files that are followed have no end, and the user
+    /// may know the length of a pipe.
+    pub fn totals(&self, counted: Totals) -> Totals {
+        let mut totals = counted;
+        if self.follow_ms.is_some() {
+            totals.streams = totals.files;
+        }
+        if totals.streams > 0 && totals.files == 1 {
+            totals.bytes = self.size.unwrap_or(totals.bytes);
+        }
+        totals
+    }
+
     /// Checks that the other options go with `--snapshot`. Both ends check this: nothing in a snapshot
     /// may be written in place, because older snapshots share the files.
     ///

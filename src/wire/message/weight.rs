@@ -9,7 +9,8 @@ use crate::selection::Rule;
 
 use super::{
     ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, ListedDigest, Message,
-    NamesSource, NumberRanges, Open, OwnEntry, OwnNames, Role, SumsFound, VerifiedFile, Want,
+    NamesSource, NumberRanges, Open, OwnEntry, OwnNames, Role, Roots, SumsFound, UncountedRoots,
+    VerifiedFile, Want,
 };
 
 impl Message {
@@ -40,7 +41,9 @@ impl Message {
             Message::Nack(chunks) => chunks.len() * size_of::<u64>(),
             Message::Digests((_, digests)) => digests.len() * size_of::<Digest>(),
             Message::EntryEnd(ends) => size_of_val(&ends[..]),
-            Message::Roots(roots) => roots.roots.len() * (size_of::<Root>() + NAME_MAX),
+            Message::Roots(Roots { roots, .. }) | Message::Uncounted(UncountedRoots { roots }) => {
+                roots.len() * (size_of::<Root>() + NAME_MAX)
+            }
             Message::Landed(landed) => texts(&landed.names),
             Message::AllSent(all) => size_of_val(&all.unused[..]),
             Message::Fault(fault) | Message::Abort(fault) | Message::Vanished(fault) => {
@@ -96,6 +99,7 @@ impl Message {
             | Message::Special(_)
             | Message::Unlinked(_)
             | Message::SumUp(_)
+            | Message::Counted(_)
             | Message::Stayed(_)
             | Message::NotKept(_) => 0,
         };

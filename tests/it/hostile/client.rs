@@ -14,7 +14,7 @@ use fastcp::seal::Direction;
 use fastcp::transport::connection::handshake::ConnectionId;
 use fastcp::wire::message::{
     CopyOptions, FileNames, Listen, MapTerms, Message, NamesSource, Open, RelativeTerms, Role,
-    Roots, SessionSecret,
+    Roots, SessionSecret, UncountedRoots,
 };
 
 use crate::support::fake_server::in_runtime;
@@ -321,6 +321,38 @@ fn an_opening_that_cannot_be_is_refused() {
         });
         assert_eq!(code, Some(5));
     });
+}
+
+#[test]
+fn totals_are_told_once_and_after_roots_without_them() {
+    let roots = || vec![root(1, "tree", true)];
+    let totals = Totals::default();
+    let whole = || {
+        Message::Roots(Roots {
+            roots: roots(),
+            totals,
+        })
+    };
+    let uncounted = || Message::Uncounted(UncountedRoots { roots: roots() });
+    let counted = || Message::Counted(totals);
+    for messages in [
+        vec![counted()],
+        vec![whole(), counted()],
+        vec![uncounted(), counted(), counted()],
+        vec![uncounted(), whole()],
+        vec![uncounted(), Message::Entries(vec![directory(1, 0, "tree")])],
+    ] {
+        server_case(|case| {
+            let code = against_server(case, |control| {
+                begin(control, receiver(case)).expect("it listens");
+                messages
+                    .into_iter()
+                    .for_each(|message| control.say(message));
+                assert!(aborted(control));
+            });
+            assert_eq!(code, Some(13));
+        });
+    }
 }
 
 /// Sends the root directory of a copy and waits until it has landed.

@@ -541,7 +541,27 @@ fn a_list_of_files_is_these_bytes() {
     };
     let golden = "320018000000 04 00 00ac02 0101 0202 0303 07380201 02022f700466756c6c";
     let verified = (50, Message::VerifiedFiles(files), golden);
-    for (number, message, golden) in relative.into_iter().chain([names, listed, verified]) {
+    let roots = Vec::new();
+    let uncounted = (
+        53,
+        Message::Uncounted(UncountedRoots { roots }),
+        "350001000000 00",
+    );
+    let totals = Totals {
+        files: 300,
+        directories: 1,
+        bytes: 2,
+        allocated: 3,
+        largest: 4,
+        streams: 5,
+    };
+    let counted = (
+        54,
+        Message::Counted(totals),
+        "360007000000 ac02 01 02 03 04 05",
+    );
+    let others = [names, listed, verified, uncounted, counted];
+    for (number, message, golden) in relative.into_iter().chain(others) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -549,7 +569,12 @@ fn a_list_of_files_is_these_bytes() {
         let read = Message::decode(number, &bytes[HEADER_LEN..]).expect("it reads back");
         assert_eq!(read, Some(message));
         // Paths in lists of digests come with errors, up to 1 MiB.
-        let most = if number < 49 { 2 } else { 17 };
+        let most = match number {
+            49 | 50 => 17,
+            // As many roots as one copy has.
+            53 => 129,
+            _ => 2,
+        };
         let too_long = [number as u8, 0, 1, 0, most, 0];
         assert!(parse_header(too_long).is_err(), "more than its limit");
     }
@@ -606,7 +631,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"maps\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"selection-sides\",\"archive-snapshots\",\"patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"maps\",\"late-totals\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

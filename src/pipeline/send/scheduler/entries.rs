@@ -59,7 +59,7 @@ impl Scheduler {
             return Ok(true);
         }
         before()?;
-        let state = self.wait_until(|state| has_room(state) || state.entries.has_outgrown())?;
+        let state = self.wait_in_walk(|state| has_room(state) || state.entries.has_outgrown())?;
         Ok(has_room(&state))
     }
 
@@ -80,7 +80,7 @@ impl Scheduler {
         if !self.state.lock().files.has_room() {
             before()?;
         }
-        let mut state = self.wait_until(|state| state.files.has_room())?;
+        let mut state = self.wait_in_walk(|state| state.files.has_room())?;
         state.files.announce(entry, source, listed);
         Ok(())
     }
