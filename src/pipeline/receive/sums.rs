@@ -49,8 +49,10 @@ pub(super) struct OwnSums {
 struct EntriesThere {
     entries: u64,
     sum: u128,
-    /// By short sum, the size of a file; None for other entries.
-    short: HashMap<[u8; SHORT_SUM], Option<u64>>,
+    /// The short sum of each entry, and the size of a file; None for other entries.
+    short: Vec<([u8; SHORT_SUM], Option<u64>)>,
+    /// They are sorted, so that one can be found.
+    is_sorted: bool,
     /// Set for a directory of an earlier copy, whose equal entries are linked into the new one.
     links: Option<Linkable>,
 }
@@ -88,12 +90,37 @@ impl Linkable {
 }
 
 impl EntriesThere {
-    /// True if the receiver has an entry with this sum, or has linked it now.
-    fn has(&self, entries: &Entries, sum: &[u8; SHORT_SUM]) -> bool {
-        match &self.links {
-            Some(links) => self.short.contains_key(sum) && links.link(entries, sum),
-            None => self.short.contains_key(sum),
+    fn add(&mut self, sum: &Digest, entry: &Entry) {
+        self.sum = self.sum.wrapping_add(first_half(sum));
+        let (short, _) = sum.split_at(SHORT_SUM);
+        let size = (entry.kind == EntryKind::File).then_some(entry.size);
+        self.short
+            .push((short.try_into().unwrap_or_default(), size));
+    }
+
+    fn sort(&mut self) {
+        if !std::mem::replace(&mut self.is_sorted, true) {
+            self.short.sort_unstable();
         }
+    }
+
+    /// The size of the file with this sum, if the receiver has such an entry, or has linked it now.
+    /// The sums must be sorted.
+    fn find(&self, entries: &Entries, sum: &[u8; SHORT_SUM]) -> Option<Option<u64>> {
+        let at = self.short.binary_search_by_key(sum, |(short, _)| *short);
+        let (_, size) = self.short.get(at.ok()?)?;
+        let links = self.links.as_ref();
+        links
+            .is_none_or(|links| links.link(entries, sum))
+            .then_some(*size)
+    }
+
+    /// True if the receiver has all entries, or has linked all of an earlier copy now.
+    fn has_all(&self, entries: &Entries) -> bool {
+        let Some(links) = &self.links else {
+            return true;
+        };
+        self.short.iter().all(|(sum, _)| links.link(entries, sum))
     }
 }
 
@@ -133,13 +160,13 @@ impl OwnSums {
         };
         let is_same = there.entries == asked.entries
             && there.sum.to_le_bytes() == asked.sum
-            && there.short.keys().all(|sum| there.has(entries, sum));
+            && there.has_all(entries);
         if !is_same {
             self.keep_last();
             return Some(answer(asked.directory, 0, SumsFound::Differ));
         }
         let mut files = FileSum::default();
-        there.short.values().for_each(|size| files.add(*size));
+        there.short.iter().for_each(|(_, size)| files.add(*size));
         Some(counted(
             entries,
             files,
@@ -154,15 +181,16 @@ impl OwnSums {
         if !rest.is_empty() || sums.len() > SUMS_MAX {
             return None;
         }
-        let there = match self.directory(entries, asked.directory)? {
-            There::Read(there) => there,
-            There::New => return Some(answer(asked.directory, asked.part, SumsFound::New)),
-        };
+        if matches!(self.directory(entries, asked.directory)?, There::New) {
+            return Some(answer(asked.directory, asked.part, SumsFound::New));
+        }
+        let (_, there) = self.last.as_mut()?;
+        there.sort();
         let mut files = FileSum::default();
         let mut bits = vec![0; sums.len().div_ceil(8)];
         for (nth, sum) in sums.iter().enumerate() {
-            match there.short.get(sum).filter(|_| there.has(entries, sum)) {
-                Some(size) => files.add(*size),
+            match there.find(entries, sum) {
+                Some(size) => files.add(size),
                 None => bits[nth / 8] |= 1 << (nth % 8),
             }
         }
@@ -256,11 +284,9 @@ impl OwnSums {
                 return;
             }
             let sum = entry.sum(&key, &rules.keep, has_time);
-            there.sum = there.sum.wrapping_add(first_half(&sum));
-            let size = (entry.kind == EntryKind::File).then_some(entry.size);
+            there.add(&sum, &entry);
             let (short, _) = sum.split_at(SHORT_SUM);
             let short = short.try_into().unwrap_or_default();
-            there.short.insert(short, size);
             // Otherwise it counts as changed, and is refused when it is announced.
             let slot = EntrySlot::new(new.clone(), entry.name.clone());
             if !entries.may_link(&slot, &entry).unwrap_or(false) {
@@ -291,13 +317,7 @@ impl OwnSums {
             if there.short.len() >= ENTRIES_MAX {
                 return;
             }
-            let sum = entry.sum(&key, &rules.keep, has_time);
-            there.sum = there.sum.wrapping_add(first_half(&sum));
-            let size = (entry.kind == EntryKind::File).then_some(entry.size);
-            let (short, _) = sum.split_at(SHORT_SUM);
-            there
-                .short
-                .insert(short.try_into().unwrap_or_default(), size);
+            there.add(&entry.sum(&key, &rules.keep, has_time), entry);
         };
         if rules.update.unchanged_by != UnchangedBy::Content {
             dest::entries_in(dir, rules, &mut self.names, |entry| add(&entry))?;

@@ -63,12 +63,19 @@ struct HeldDirectory {
     /// Entries that are not summed up yet.
     gathered: Vec<FoundFile>,
     /// Parts that the receiver compares. A directory that is compared as a whole is part 0.
-    parts: BTreeMap<u32, Vec<FoundFile>>,
+    parts: BTreeMap<u32, HeldPart>,
     next_part: u32,
     /// Number of held entries that turned out to differ, and so are announced.
     announced: u64,
     /// Number of its other children, once the walk has left it.
     children: Option<u64>,
+}
+
+#[derive(Default)]
+struct HeldPart {
+    entries: Vec<FoundFile>,
+    /// The short sum of each, until it is asked about.
+    sums: Vec<u8>,
 }
 
 /// What follows from an answer.
@@ -157,43 +164,50 @@ impl HeldEntries {
         let (Some(terms), Some(directory)) = (&self.terms, self.directories.get_mut(&id)) else {
             return;
         };
-        let sum = gathered.iter().fold(0u128, |sum, found| {
-            sum.wrapping_add(first_half(&terms.sum(found)))
-        });
+        let (mut sum, mut sums) = (0u128, Vec::with_capacity(gathered.len() * SHORT_SUM));
+        for found in &gathered {
+            let one = terms.sum(found);
+            sum = sum.wrapping_add(first_half(&one));
+            sums.extend_from_slice(&one[..SHORT_SUM]);
+        }
         self.sums.push(DirectorySum {
             directory: id,
             entries: gathered.len() as u64,
             sum: sum.to_le_bytes(),
         });
         self.summed += gathered.len();
-        directory.parts.insert(0, gathered);
+        let entries = gathered;
+        directory.parts.insert(0, HeldPart { entries, sums });
         directory.next_part = 1;
         self.unanswered += 1;
     }
 
+    /// Asks about each entry that is gathered.
     fn ask_part(&mut self, id: EntryId) {
-        let gathered = self.take_gathered(id);
-        let Some(directory) = self.directories.get_mut(&id) else {
+        let entries = self.take_gathered(id);
+        let (Some(terms), Some(directory)) = (&self.terms, self.directories.get_mut(&id)) else {
             return;
         };
+        let mut sums = Vec::with_capacity(entries.len() * SHORT_SUM);
+        for found in &entries {
+            sums.extend_from_slice(&terms.sum(found)[..SHORT_SUM]);
+        }
         let part = directory.next_part;
-        directory.parts.insert(part, gathered);
+        directory.parts.insert(part, HeldPart { entries, sums });
         directory.next_part += 1;
         self.ask_entries(id, part);
     }
 
     /// Asks about each entry of a part.
     fn ask_entries(&mut self, id: EntryId, part: u32) {
-        let (Some(terms), Some(directory)) = (&self.terms, self.directories.get(&id)) else {
+        let directory = self.directories.get_mut(&id);
+        let Some(held) = directory.and_then(|directory| directory.parts.get_mut(&part)) else {
             return;
         };
-        let entries = directory.parts.get(&part).into_iter().flatten();
-        let mut sums = Vec::new();
-        entries.for_each(|found| sums.extend_from_slice(&terms.sum(found)[..SHORT_SUM]));
         self.entry_sums.push(EntrySums {
             directory: id,
             part,
-            sums,
+            sums: std::mem::take(&mut held.sums),
         });
         self.unanswered += 1;
     }
@@ -213,7 +227,7 @@ impl HeldEntries {
             self.ask_entries(id, 0);
             return Ok(Compared::default());
         }
-        let entries = directory.parts.remove(&answer.part).ok_or(NotAsked)?;
+        let HeldPart { entries, .. } = directory.parts.remove(&answer.part).ok_or(NotAsked)?;
         self.held -= entries.len();
         self.held_bytes -= weight(&entries);
         let differs = |nth: usize| match &answer.found {
