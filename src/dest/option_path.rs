@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::directory::CANNOT_CREATE;
 use super::user_path::{FoundPath, LINKS_MAX, refused};
 use super::{EntrySlot, Spec, sync_directory};
-use crate::dir::{Confine, DEPTH_MAX, Dir, Handles};
+use crate::dir::{Confine, DEPTH_MAX, Dir, Handles, is_trusted};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, file_type};
 
@@ -305,11 +305,12 @@ impl OptionWalk {
         // The owner and the text are those of one link, even if another takes its name.
         let read = here.open(name.as_os_str(), OFlags::PATH, Mode::empty());
         let read = read.and_then(|link| {
-            let owner = fstat(&link)?.st_uid;
-            Ok((owner, readlinkat(&link, "", Vec::new())?.into_bytes()))
+            let stat = fstat(&link)?;
+            Ok((stat, readlinkat(&link, "", Vec::new())?.into_bytes()))
         });
-        let (owner, text) = read.map_err(|cause| cannot_open(path, cause))?;
-        if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        let (stat, text) = read.map_err(|cause| cannot_open(path, cause))?;
+        if !is_trusted(&stat) {
+            let owner = stat.st_uid;
             return refused(&format!(
                 "is a symbolic link of another user (uid {owner}), {GIVE_IT}"
             ));

@@ -12,7 +12,7 @@ use super::level::{LevelTerms, ListedLevel};
 use super::lost::{LostCause, LostNames};
 use super::spot::WalkSpot;
 use super::{NamedTree, Step, Walk, status_of};
-use crate::dir::{Dir, RESERVED, is_reserved};
+use crate::dir::{DEPTH_MAX, Dir, RESERVED, is_reserved, is_trusted};
 use crate::error::{Error, Kind, Side};
 use crate::file_list::{ListRange, ListedChild};
 use crate::manifest::{EntryId, Name, file_type};
@@ -24,6 +24,9 @@ use crate::source::operand::NamedSource;
 const HOLDS_FROM: usize = 256;
 
 const SAME_NAME: &str = "would get the same name as another one, which is copied";
+
+const LEADS_OUT: &str = "is behind a symbolic link of another user that leads out of the directory in \
+                         which names begin, so it is not followed: name the path that it leads to";
 
 /// A listed entry, or a directory that leads to listed names.
 struct ListedEntry {
@@ -262,7 +265,11 @@ impl Walk {
         let spot = self.spot_in(dir, name, is_passed || has_contents);
         let (spot, stat) = self.status_of_listed(spot)?;
         if file_type(&stat) != FileType::Directory {
-            self.lose(child.below, base, LostCause::Errno(Errno::NOTDIR));
+            let cause = match file_type(&stat) {
+                FileType::Symlink if !is_trusted(&stat) => LostCause::Other(LEADS_OUT),
+                _ => LostCause::Errno(Errno::NOTDIR),
+            };
+            self.lose(child.below, base, cause);
             return Ok(Some(((spot, stat), false)));
         }
         if is_passed && self.leads_somewhere(source, child, (base, dir)) {
@@ -301,7 +308,7 @@ impl Walk {
         }
     }
 
-    /// A link that leads to no directory is copied as a link, without `-L`.
+    /// A link that leads to no directory, or that is not followed, is copied as a link, without `-L`.
     fn status_of_listed(&self, mut spot: WalkSpot) -> io::Result<(WalkSpot, Stat)> {
         if self.follow_links || !spot.through_link {
             let stat = spot.stat()?;
@@ -312,15 +319,19 @@ impl Walk {
         if file_type(&stat) != FileType::Symlink {
             return Ok((spot, stat));
         }
+        let link = stat;
         spot.through_link = true;
         match spot.stat() {
-            Ok(stat) if file_type(&stat) == FileType::Directory => {
+            Ok(stat)
+                if file_type(&stat) == FileType::Directory
+                    && may_follow(&spot.dir, &spot.name, &link) =>
+            {
                 spot.is_followed = true;
                 Ok((spot, stat))
             }
             _ => {
                 spot.through_link = false;
-                Ok((spot, stat))
+                Ok((spot, link))
             }
         }
     }
@@ -332,14 +343,13 @@ impl Walk {
         listed: ListedLevel,
         name: &Name,
         (above, own): (&Arc<Dir>, Option<&Arc<Dir>>),
-        through_link: bool,
     ) -> ListedLevel {
         let ListedLevel { dirs, all, rest } = listed;
         let mut opened = Vec::with_capacity(dirs.len());
         for (base, parent) in dirs {
             let dir = match own.filter(|_| Arc::ptr_eq(&parent, above)) {
                 Some(own) => Ok(own.clone()),
-                None => parent.passed(name, through_link || !self.is_confined),
+                None => self.pass(&parent, name),
             };
             match dir {
                 Ok(dir) => opened.push((base, dir)),
@@ -350,6 +360,19 @@ impl Walk {
             dirs: opened,
             all,
             rest,
+        }
+    }
+
+    /// Opens a directory on the way to listed names.
+    fn pass(&self, parent: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
+        let opened = parent.passed(name, self.follow_links);
+        if opened.is_ok() || self.follow_links || self.is_confined {
+            return opened;
+        }
+        let link = parent.stat(name.as_os_str())?;
+        match file_type(&link) == FileType::Symlink && may_follow(parent, name, &link) {
+            true => parent.passed(name, true),
+            false => opened,
         }
     }
 
@@ -424,4 +447,12 @@ impl Walk {
         };
         self.holds && self.levels.last().is_none_or(has_many)
     }
+}
+
+/// True if `link`, called `name` in `dir`, may be followed: another user may have planted it only if it
+/// stays below the base of the names.
+fn may_follow(dir: &Arc<Dir>, name: &Name, link: &Stat) -> bool {
+    let (base, _) = dir.below();
+    let stays = |dir: Arc<Dir>| dir.with_those_above(DEPTH_MAX).contains(&base.identity());
+    is_trusted(link) || dir.passed(name, true).is_ok_and(stays)
 }

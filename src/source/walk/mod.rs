@@ -622,7 +622,7 @@ impl Walk {
         let own = own.filter(|dir| dir.identity() == identity);
         let how = match how.listed {
             Some(listed) => LevelTerms {
-                listed: Some(self.listed_dirs(listed, &name, (&parent, own), through_link)),
+                listed: Some(self.listed_dirs(listed, &name, (&parent, own))),
                 ..how
             },
             None => how,

@@ -1,7 +1,9 @@
 //! Which entries are copied: filter rules, rule files in directories, sizes, ages and file systems.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::time::{Duration, SystemTime};
+
+use rustix::process::geteuid;
 
 use crate::support::disk::Mounted;
 use crate::support::*;
@@ -24,6 +26,8 @@ ways! { local_push, local_pull, here =>
     sources_keep_the_paths_after_the_mark,
     a_long_list_in_any_order_is_copied_once,
 }
+
+ways! { local_pull => a_planted_link_leads_no_listed_name_out_of_the_source }
 
 ways! { here =>
     lists_that_do_not_fit_are_refused,
@@ -444,6 +448,28 @@ fn a_directory_with_a_bad_rule_file_is_not_copied(case: &Case) {
         paths(case),
         ["t", "t/a", "t/d", "t/e", "t/no-rules", "t/no-rules/.rules"]
     );
+}
+
+fn a_planted_link_leads_no_listed_name_out_of_the_source(case: &Case) {
+    if !geteuid().is_root() {
+        return skip("root, for links of other users");
+    }
+    case.src.file("t/d/f", "f");
+    case.src.file("secrets/f", "secret");
+    for (name, to) in [("in", "d"), ("out", "../secrets"), ("own", "../secrets")] {
+        case.src.link(format!("t/{name}"), to);
+    }
+    for name in ["in", "out"] {
+        let link = case.src.path(format!("t/{name}"));
+        lchown(link, Some(65534), None).expect("give it away");
+    }
+    let list = case.scratch.file("list", "in/f\nout\nout/f\nown/f\n");
+    let list = format!("--files-from={}", list.display());
+    let done = case.copy(&["-a", &list], "t", "");
+    done.exits(9)
+        .says("t/out/f: is behind a symbolic link of another user");
+    assert_eq!(paths(case), ["in", "in/f", "out", "own", "own/f"]);
+    assert!(case.dst.meta("out").is_symlink());
 }
 
 fn rules_come_from_files_too(case: &Case) {
