@@ -167,6 +167,26 @@ pub struct NotKept {
     pub set_ids: u64,
 }
 
+impl NotKept {
+    /// Adds what another copy could not keep.
+    pub fn add(&mut self, other: &NotKept) {
+        for (count, of_other) in [
+            (&mut self.owners, other.owners),
+            (&mut self.groups, other.groups),
+            (&mut self.acls, other.acls),
+            (&mut self.xattrs, other.xattrs),
+            (&mut self.devices, other.devices),
+            (&mut self.specials, other.specials),
+            (&mut self.unread, other.unread),
+            (&mut self.as_root, other.as_root),
+            (&mut self.links, other.links),
+            (&mut self.set_ids, other.set_ids),
+        ] {
+            *count = count.saturating_add(of_other);
+        }
+    }
+}
+
 /// Counts what could not be kept.
 #[derive(Debug, Default)]
 pub struct NotKeptCounters {

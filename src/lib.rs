@@ -120,7 +120,7 @@
 //! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of
 //! both.
 //!
-//! With several hosts, each host has its own sender. The first sender that reaches a chunk reads
+//! With several destinations, each host has its own sender. The first sender that reaches a chunk reads
 //! and encodes it for all. The result stays in the [`pipeline::send::cache`] until the other
 //! senders have taken it.
 //!
@@ -223,6 +223,8 @@
 //! - With `--map` the client tells the sender the parts, and the receiver their places (`Map`). Each
 //!   part is a root after the only operand, with the next operand's number. The space that each root
 //!   needs (`RootSpaces`) precedes `Roots`.
+//! - With sources on several hosts the client has one session with each after the other, and its hello
+//!   says so: the destination is a directory then.
 //! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
 //!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
 //!   place of a request for content; no frame is sent. The client's hello says which of them it is.

@@ -5,6 +5,7 @@
 //! one copy.
 
 mod counts;
+pub mod in_turn;
 pub mod together;
 
 use std::sync::OnceLock;

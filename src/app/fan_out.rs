@@ -185,7 +185,7 @@ async fn carry_out(
     }
 }
 
-async fn one(mut request: Request, client: &ClientContext, started: Instant) -> Outcome {
+pub(super) async fn one(mut request: Request, client: &ClientContext, started: Instant) -> Outcome {
     let resumes = !request.options.no_resume;
     let copied = match request.host() {
         Some(_) => retries::copy(&request, client).await,

@@ -1,8 +1,9 @@
 //! The work of one command: a copy on this machine, over sessions with one host, between two
-//! hosts or to several; a probe; listing or removing programs on hosts.
+//! hosts, to several or from several; a probe; listing or removing programs on hosts.
 
 pub mod copy;
 pub mod fan_out;
+pub mod gather;
 pub mod list_check;
 pub mod local;
 pub mod probe;

@@ -16,6 +16,7 @@ use super::args::Args;
 use super::choice;
 use super::ends::{ends, list_notice};
 use super::fan_out;
+use super::gather;
 use super::list_args;
 use super::map_args;
 use super::request::{rate_limit, request};
@@ -58,6 +59,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     args.set_check()?;
     let (sources, dest) = ends(operands, &args)?;
     let also = fan_out::also(&args, &sources, &dest)?;
+    gather::check(&args, &sources, &dest)?;
     check_between(&sources, &dest, &args)?;
     let is_remote = |end: &Operand| end.host.is_some();
     let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
@@ -479,13 +481,13 @@ mod tests {
     fn ends_that_cannot_be_carried_out_are_refused_by_name() {
         assert!(refused("").contains("needed"));
         assert!(refused("a").contains("needed"));
-        assert!(refused("c a:x b:y").contains("c and a:x"));
+        assert!(refused("x a:x b:y").contains("x and a:x"));
         assert!(refused("--bind 127.0.0.1 a:x b:y").contains("--address"));
         // This address is reserved for documentation.
         assert!(refused("--bind 192.0.2.1 a b:y").contains("this machine has no such address"));
-        assert!(refused("a:x b:y c").contains("a:x and b:y"));
-        assert!(refused("a:x u@a:y c").contains("u@a:y"));
-        assert!(refused("x a:y c").contains("same host"));
+        assert!(refused("a:x b:x c").contains("a:x and b:x"));
+        assert!(refused("a:x u@a:x c").contains("u@a:x"));
+        assert!(refused("x a:y/ c").contains("two hosts"));
         assert!(refused("--remote-path 'open x a:y").contains("--remote-path"));
         for line in [
             "x y",
@@ -493,6 +495,9 @@ mod tests {
             "h:x h:y d",
             "a:x b:y",
             "a:x a:z b:y",
+            "a:x b:y c",
+            "a:x u@a:y c",
+            "c a:x b:y",
             "-- -x h:",
         ] {
             ordered(line).unwrap();

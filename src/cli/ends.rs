@@ -1,5 +1,5 @@
-//! The two ends of a copy, from operands, `--from-command` and `--to-command`. All sources must
-//! be on one host, and the destination must not look like a mistyped host.
+//! The two ends of a copy, from operands, `--from-command` and `--to-command`. The destination must
+//! not look like a mistyped host.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -35,7 +35,6 @@ pub(super) fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>
         ));
     }
     check_slips(&sources, args)?;
-    check_hosts(&sources)?;
     check_mistyped(&dest, args)?;
     Ok((sources, dest))
 }
@@ -113,18 +112,6 @@ pub(super) fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -
         what: EndKind::Command,
         path: line.as_bytes().to_vec(),
     })
-}
-
-fn check_hosts(sources: &[Operand]) -> Result<()> {
-    let first = &sources[0];
-    if let Some(other) = sources.iter().find(|source| source.host != first.host) {
-        return Err(Error::usage(format!(
-            "{} and {} are not on the same host: copy them one after the other",
-            name(first),
-            name(other)
-        )));
-    }
-    Ok(())
 }
 
 /// Detects a value after a flag that takes none, so that the value became a source. Checked only

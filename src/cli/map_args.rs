@@ -41,14 +41,16 @@ pub(super) fn maps(
         ("--files-from", args.files_from.is_some()),
         ("--relative", args.relative),
         ("--follow", args.follow_ms.is_some()),
+        // Its paths are below one directory.
+        ("--digests", args.digests.is_some()),
+        // A part could be in several directories of the copy.
+        ("-L", args.follow_links),
         ("--backup-dir", args.mirror.has_backup_dir()),
         ("--snapshot", args.earlier.is_snapshot()),
         ("--link-dest and --copy-dest", args.earlier.flag().is_some()),
     ];
     if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {
-        return refused(&format!(
-            "cannot be combined with {other}, which has one directory at the destination"
-        ));
+        return refused(&format!("and {other} cannot be combined"));
     }
     let mut hosts = HashSet::new();
     for dest in dests {

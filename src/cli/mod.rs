@@ -9,6 +9,7 @@ mod ends;
 mod exit;
 mod fan_out;
 mod forced_command;
+mod gather;
 mod habits;
 mod keep_args;
 mod list_args;
@@ -32,6 +33,7 @@ use clap::{CommandFactory, Parser};
 use crate::error::{Error, Kind, Result};
 use crate::pipeline::receive::journal_sync;
 use crate::progress::Progress;
+use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
 use crate::session::{Operand, Request, server};
@@ -151,6 +153,10 @@ fn copy(order: Order) -> i32 {
     if !order.request.also.is_empty() {
         return copy_to_all(order);
     }
+    let groups = gather::groups(&order.request);
+    if groups.len() > 1 {
+        return copy_from_all(&order, groups);
+    }
     let progress = Arc::new(Progress::default());
     let reading = progress.clone();
     let hosts = hosts_of(&order.request, &order.request.dest);
@@ -158,6 +164,24 @@ fn copy(order: Order) -> i32 {
     let reporter = screen.reporter();
     order.tell(&*reporter);
     let outcome = app::copy::run(order.request, progress, reporter);
+    let told = screen.finish(&outcome);
+    code_of(outcome.exit_code(), told)
+}
+
+/// Copies from several hosts, with one result.
+fn copy_from_all(order: &Order, groups: Vec<Request>) -> i32 {
+    let progress: Vec<_> = groups.iter().map(|_| Arc::<Progress>::default()).collect();
+    let in_turn = InTurn(progress.clone());
+    let hosts = EndHosts {
+        source: None,
+        ..hosts_of(&order.request, &order.request.dest)
+    };
+    let screen = Screen::open(order.output, hosts, move || in_turn.snapshot());
+    order.tell(&*screen.reporter());
+    let reporter = |group: &Request| screen.reporter_from(hosts_of(group, &group.dest));
+    let ends = progress.into_iter().zip(groups.iter().map(reporter));
+    let ends = ends.collect();
+    let outcome = app::gather::run(groups, ends);
     let told = screen.finish(&outcome);
     code_of(outcome.exit_code(), told)
 }

@@ -90,6 +90,7 @@ pub(super) fn request(
             mkpath: args.mkpath,
             relative: None,
             maps: Arc::default(),
+            is_beside: false,
             dry_run: args.dry_run,
             itemizes,
             check: args.check.is_some(),

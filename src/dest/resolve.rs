@@ -48,6 +48,8 @@ pub struct Spec {
     pub check: bool,
     /// Only some files below the source are copied, which may have the destination below it.
     pub relative: bool,
+    /// Sources on other hosts go to the same destination, which is a directory then.
+    pub is_beside: bool,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -73,7 +75,7 @@ pub fn resolve(
     let place = ExistingPlace {
         path: spec.expanded()?,
         means_directory: means_directory(&spec.path),
-        alone: sources.len() == 1,
+        alone: sources.len() == 1 && !spec.is_beside,
         reach,
     };
     if spec.mkpath {

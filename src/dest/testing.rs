@@ -125,6 +125,7 @@ pub(super) fn spec(ground: &Path, path: &str) -> Spec {
             .into(),
         mkpath: path.starts_with("--mkpath "),
         relative: false,
+        is_beside: false,
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),

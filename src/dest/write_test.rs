@@ -116,6 +116,7 @@ mod tests {
             fsync: false,
             mkpath: false,
             relative: false,
+            is_beside: false,
             dry_run: false,
             check: false,
             confine: None,

@@ -25,6 +25,15 @@ pub struct Deleted {
     pub paths: Vec<String>,
 }
 
+impl Deleted {
+    /// Adds what another copy has deleted.
+    pub fn add(&mut self, other: Deleted) {
+        self.count += other.count;
+        self.paths.extend(other.paths);
+        self.paths.truncate(DELETED_MAX);
+    }
+}
+
 impl Deletions {
     /// `tell` gets the path of each deleted entry.
     pub fn new(tell: Box<TellDeleted>) -> Deletions {

@@ -185,7 +185,9 @@ impl Client<'_> {
         self.request.check_archives(&server.host, &server.hello)?;
         self.request.check_itemizes(&server.host, &server.hello)?;
         self.request.check_relative(&server.host, &server.hello)?;
-        self.request.check_maps(&server.host, &server.hello)?;
+        let receives = self.request.dest.host.is_some();
+        self.request
+            .check_places(&server.host, &server.hello, receives)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;
@@ -282,11 +284,13 @@ impl Client<'_> {
         move |message| match message {
             Message::Roots(Roots { roots, totals }) => {
                 operands::check(self.request, roots, told)?;
+                self.client.take_names(self.request, roots)?;
                 counted(Some(totals));
                 Ok(())
             }
             Message::Uncounted(UncountedRoots { roots }) => {
                 operands::check(self.request, roots, told)?;
+                self.client.take_names(self.request, roots)?;
                 counted(None);
                 Ok(())
             }

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::error::Result;
+use crate::manifest::Root;
 use crate::outcome::Remembered;
 use crate::pipe::Stop;
 use crate::pipeline::deletions::Deletions;
@@ -23,6 +24,7 @@ use crate::report::{Reporter, TellUser};
 use crate::session::host_pin::HostPin;
 use crate::session::login_turns::LoginTurns;
 use crate::session::request::{Request, Verdict};
+use crate::session::taken_names::TakenNames;
 use crate::session::{host, saved_settings};
 use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
@@ -55,6 +57,8 @@ pub struct ClientContext {
     pub verdict: Arc<OnceLock<Verdict>>,
     /// What this copy shares with the copies of the same source to other hosts.
     pub shared: Option<SharedSource>,
+    /// The names that sources on other hosts have at the destination, if there are other hosts.
+    pub taken: Option<TakenNames>,
     /// Set if the session only measures the link; it is over when that is done.
     pub probe: Option<Arc<dyn LinkTest>>,
     /// `--strict`: metadata that could not be kept is a failure.
@@ -96,6 +100,7 @@ impl ClientContext {
             enough: Stop::new(),
             verdict: Arc::default(),
             shared: None,
+            taken: None,
             probe: None,
             strict: false,
             dry_run: false,
@@ -109,6 +114,17 @@ impl ClientContext {
         match self.shared {
             Some(_) => host::hello().without_grains(),
             None => host::hello(),
+        }
+    }
+
+    /// Takes the names that the roots get, if sources on other hosts must not have them.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if one of those has.
+    pub fn take_names(&self, request: &Request, roots: &[Root]) -> Result<()> {
+        match &self.taken {
+            Some(taken) => taken.take(request, roots),
+            None => Ok(()),
         }
     }
 

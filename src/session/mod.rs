@@ -30,6 +30,7 @@ pub mod route_choice;
 pub mod runtime;
 pub mod saved_settings;
 pub mod server;
+pub mod taken_names;
 pub mod tuning;
 
 pub use permit::{Permit, PermittedAccess};

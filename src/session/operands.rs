@@ -248,10 +248,12 @@ impl Expanded {
 pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expanded> {
     let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));
-    tokio::select! {
-        found = looking => found.map_err(|_| Error::panicked())?,
-        () = client.shutdown.wait() => Err(client.shutdown.error()),
-    }
+    let found = tokio::select! {
+        found = looking => found.map_err(|_| Error::panicked())??,
+        () = client.shutdown.wait() => return Err(client.shutdown.error()),
+    };
+    client.take_names(request, &found.roots()?)?;
+    Ok(found)
 }
 
 fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
@@ -590,6 +592,7 @@ fn spec(request: &Request) -> Spec {
         dry_run: request.options.dry_run,
         check: request.options.check,
         relative: request.options.relative.is_some(),
+        is_beside: request.options.is_beside,
         confine: None,
     }
 }

@@ -42,6 +42,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         check: request.check,
         relative: request.options.relative.is_some(),
         maps: request.maps(),
+        beside: request.options.is_beside,
         ..hello
     }
 }

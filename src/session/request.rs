@@ -11,6 +11,7 @@ use crate::keep::Keep;
 use crate::mapping::Mapping;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
 pub use crate::pipeline::deletions::Deleted;
+use crate::pipeline::failures::FAILURES_MAX;
 pub use crate::pipeline::snapshot_news::MadeSnapshot;
 use crate::program::Program;
 use crate::progress::Snapshot;
@@ -52,7 +53,7 @@ pub enum EndKind {
     Nothing,
 }
 
-/// A copy, checked: all sources are on one host.
+/// A copy, checked. A session takes sources on one host; the command line may have several.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// At least one.
@@ -281,13 +282,16 @@ impl Request {
     }
 
     /// # Errors
-    /// `Kind::FarEnd` if `host` is too old for places of parts.
-    pub fn check_maps(&self, host: &Host, hello: &Hello) -> Result<()> {
-        if !self.maps() || hello.can_map() {
+    /// `Kind::FarEnd` if `host` is too old for places of parts, or one that `receives` for sources on
+    /// several hosts.
+    pub fn check_places(&self, host: &Host, hello: &Hello, receives: bool) -> Result<()> {
+        let is_needed = self.maps() || self.options.is_beside && receives;
+        if !is_needed || hello.can_place() {
             return Ok(());
         }
         let message = format!(
-            "fastcp on {} is older and does not know --map: install the same version on both hosts",
+            "fastcp on {} is older and knows neither --map nor sources on several hosts: install the \
+             same version on both hosts",
             printable(host.name.as_bytes())
         );
         Err(Error::new(Kind::FarEnd, Side::Here, message))
@@ -405,6 +409,28 @@ impl Outcome {
     fn differs(&self) -> bool {
         let counters = &self.counters;
         counters.missing + counters.different + counters.other_metadata + self.deleted.count > 0
+    }
+
+    /// Adds the outcome of a copy from another host to the same destination.
+    pub fn add(&mut self, other: Outcome) {
+        self.fatal = self.fatal.take().or(other.fatal);
+        self.failures.extend(other.failures);
+        self.more_failures += other.more_failures;
+        let more = self.failures.len().saturating_sub(FAILURES_MAX);
+        self.failures.truncate(FAILURES_MAX);
+        self.more_failures += more as u64;
+        self.deleted.add(other.deleted);
+        self.removed.add(other.removed);
+        self.counters.add(&other.counters);
+        self.login = self.login.or(other.login);
+        self.data += other.data;
+        if !other.route.is_empty() && !self.route.split(", ").any(|route| route == other.route) {
+            let comma = if self.route.is_empty() { "" } else { ", " };
+            self.route = format!("{}{comma}{}", self.route, other.route);
+        }
+        self.unlisted += other.unlisted;
+        // Each host had its own bottleneck.
+        self.verdict = None;
     }
 
     /// The process's exit code. A session's failure outranks those of entries. If all failed

@@ -204,6 +204,7 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.mkpath = client.mkpath;
     open.options.dry_run = client.dry_run;
     open.options.itemizes = client.itemizes;
+    open.options.is_beside = client.beside;
     // It never does more than a dry run.
     open.options.check = client.check && client.dry_run;
     permit.check(&open)?;

@@ -25,7 +25,7 @@ pub mod scan;
 pub mod walk;
 
 pub use self::broadcast::Broadcast;
-pub use self::operand_path::{may_answer, may_be_named};
+pub use self::operand_path::{may_answer, may_be_named, name_in_copy};
 pub use self::pipe_origin::{PipeInput, PipeOrigin};
 pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
 pub use count::{CountStart, Counter, SourceCount};

@@ -8,6 +8,13 @@ use super::pattern;
 use crate::dir::home;
 use crate::manifest::{Name, Root};
 
+/// The name that the copy of an operand has, if it is written there. None for the contents of a
+/// directory.
+pub fn name_in_copy(typed: &[u8]) -> Option<&[u8]> {
+    let (stripped, ending) = split_ending(typed);
+    (!typed.is_empty() && ending == PathEnding::Name).then(|| last_component(stripped))
+}
+
 /// True if a server may send an entry called `name` for the operand `typed`. The server expands
 /// patterns, so the client compares the names that it sends with what the user typed.
 pub fn may_be_named(typed: &[u8], name: &Name) -> bool {

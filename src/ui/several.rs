@@ -34,6 +34,14 @@ impl Screen {
         Arc::new(teller)
     }
 
+    /// The reporter for the copy between these hosts, one of several with one result.
+    pub fn reporter_from(&self, hosts: EndHosts) -> Arc<dyn Reporter> {
+        Arc::new(super::Teller {
+            hosts,
+            ..self.teller.clone()
+        })
+    }
+
     /// Removes the bar and shows all results.
     ///
     /// # Errors

@@ -35,8 +35,9 @@ const ITEMIZES: &str = "dry-run-and-check";
 /// The feature of an end that copies listed files, and files with their paths.
 const LISTS: &str = "file-lists";
 
-/// The feature of an end that copies parts of a source to places of their own.
-const MAPS: &str = "maps";
+/// The feature of an end that copies parts of a source to places of their own, and of a receiver that
+/// knows of sources on other hosts.
+const PLACES: &str = "places";
 
 /// The feature of a server that compares files with a list of digests.
 const VERIFIES: &str = "verify-list";
@@ -129,6 +130,9 @@ pub struct Hello {
     /// Sent by a client: [`Map`](super::message::Message::Map) follows these messages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub maps: bool,
+    /// Sent by a client: sources on other hosts go to the same destination.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -199,7 +203,7 @@ impl Hello {
                 LISTS,
                 SHIFTS,
                 VERIFIES,
-                MAPS,
+                PLACES,
                 COUNTS_LATER,
             ]
             .map(str::to_owned)
@@ -230,6 +234,7 @@ impl Hello {
             check: false,
             relative: false,
             maps: false,
+            beside: false,
         }
     }
 
@@ -278,9 +283,10 @@ impl Hello {
         self.features.iter().any(|feature| feature == LISTS)
     }
 
-    /// True if this end copies parts of a source to places of their own.
-    pub fn can_map(&self) -> bool {
-        self.features.iter().any(|feature| feature == MAPS)
+    /// True if this end copies parts of a source to places of their own, and knows of sources on
+    /// other hosts.
+    pub fn can_place(&self) -> bool {
+        self.features.iter().any(|feature| feature == PLACES)
     }
 
     /// True if this end, as a receiver, takes the totals after the roots.

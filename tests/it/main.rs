@@ -91,6 +91,7 @@ mod net {
 mod hosts {
     mod also;
     mod between;
+    mod several;
 }
 
 /// The tests of the test support.

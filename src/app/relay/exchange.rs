@@ -163,6 +163,7 @@ impl<'a> Exchange<'a> {
         Ok(match message {
             Message::Roots(roots) => {
                 operands::check(self.request, &roots.roots, self.told.get())?;
+                self.client.take_names(self.request, &roots.roots)?;
                 self.client.progress.set_totals(roots.totals);
                 RelayStep::Pass(Message::Roots(roots))
             }

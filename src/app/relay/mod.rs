@@ -115,8 +115,8 @@ async fn log_in(
     request.check_archives(dest, &to.hello)?;
     request.check_relative(source, &from.hello)?;
     request.check_relative(dest, &to.hello)?;
-    request.check_maps(source, &from.hello)?;
-    request.check_maps(dest, &to.hello)?;
+    request.check_places(source, &from.hello, false)?;
+    request.check_places(dest, &to.hello, true)?;
     request.check_itemizes(source, &from.hello)?;
     request.check_itemizes(dest, &to.hello)?;
     let of_sender = Hello {
@@ -132,6 +132,7 @@ async fn log_in(
         itemizes: request.options.itemizes,
         relative: request.options.relative.is_some(),
         maps: request.maps(),
+        beside: request.options.is_beside,
         ..told(&to.hello)
     };
     agree((source, &of_sender), (dest, &of_receiver))?;

@@ -104,6 +104,7 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         dry_run: open.options.dry_run,
         check: open.options.check,
         relative: open.options.relative.is_some(),
+        is_beside: open.options.is_beside,
         confine,
     }
 }

@@ -98,6 +98,9 @@ pub struct CopyOptions {
     /// [`Map`](super::Message::Map).
     #[serde(skip)]
     pub maps: Arc<Vec<Mapping>>,
+    /// Sources on other hosts go to the same destination in other sessions. Sent in the hello.
+    #[serde(skip)]
+    pub is_beside: bool,
     /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,

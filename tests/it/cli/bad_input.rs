@@ -310,7 +310,7 @@ fn what_was_typed_wrong_is_said_with_exit_2() {
             &["--rsh", "telnet", &a, "far:b"],
             &[&a, "scp://far:99999/b"],
             &[&a, ""],
-            &["one:a", "two:b", "c"],
+            &["one:a", "two:a", "c"],
         ];
         for line in lines {
             let done = case.fastcp().args(line).run();

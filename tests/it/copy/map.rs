@@ -272,7 +272,7 @@ fn an_interrupted_part_resumes(case: &Case) {
     let running = copying(case, &["-a", "--bwlimit", "4M"], &maps, "main").start();
     until("some of the part has arrived", || {
         let place = Dir(case.dst.path("ts1"));
-        (place.0.exists() && place.partial_bytes() > MIB as u64).then_some(())
+        (place.0.exists() && place.partial_bytes() > 4 * MIB as u64).then_some(())
     });
     running.signal(Signal::INT);
     running.wait().exits(130);
@@ -398,6 +398,14 @@ fn mappings_that_cannot_work_are_refused(case: &Case) {
         (
             &["-a", "--map", "base=/x", "-", dst],
             "a pipe or command is none",
+        ),
+        (
+            &["-aL", "--map", "base=/x", src, dst],
+            "--map and -L cannot be combined",
+        ),
+        (
+            &["-a", "--digests", "list", "--map", "base=/x", src, dst],
+            "--map and --digests cannot be combined",
         ),
         (
             &["-a", "--snapshot", "--map", "base=/x", src, dst],

@@ -73,6 +73,7 @@ fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
         verdict: Arc::new(OnceLock::new()),
         probe: None,
         shared: None,
+        taken: None,
     };
     (client, told)
 }

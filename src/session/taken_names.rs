@@ -1,0 +1,71 @@
+//! Names at the destination that sources on other hosts have taken. Each host has a session of its
+//! own, so no receiver sees the names of all.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::manifest::{Name, Root};
+use crate::session::request::{Operand, Request};
+use crate::units::printable;
+
+/// The names of all hosts, as one of them sees them.
+#[derive(Clone)]
+pub struct TakenNames {
+    /// The index of the host.
+    host: usize,
+    names: Arc<Mutex<HashMap<Name, TakenName>>>,
+}
+
+struct TakenName {
+    host: usize,
+    /// The operand, printable.
+    typed: String,
+}
+
+impl TakenNames {
+    /// One for each of `hosts` hosts.
+    pub fn of(hosts: usize) -> impl Iterator<Item = TakenNames> {
+        let names = Arc::default();
+        (0..hosts).map(move |host| TakenNames {
+            host,
+            names: Arc::clone(&names),
+        })
+    }
+
+    /// Takes the names of this host's roots. A second call takes the same ones again.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if another host has one of them.
+    pub fn take(&self, request: &Request, roots: &[Root]) -> Result<()> {
+        let mut names = self.names.lock();
+        for root in roots {
+            let operand = request.sources.get(root.operand as usize);
+            let typed = operand.map_or_else(String::new, shown);
+            match names.get(&root.name) {
+                Some(other) if other.host != self.host => {
+                    return Err(same_name(&other.typed, &typed, &root.name));
+                }
+                _ => {}
+            }
+            let host = self.host;
+            names.insert(root.name.clone(), TakenName { host, typed });
+        }
+        Ok(())
+    }
+}
+
+/// The error for two operands that would land in one place.
+pub fn same_name(one: &str, two: &str, name: &Name) -> Error {
+    let name = printable(name.as_bytes());
+    Error::usage(format!(
+        "{one} and {two} would get the same name {name}; copy them to different names, or one by one"
+    ))
+}
+
+fn shown(operand: &Operand) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    printable(operand.typed.as_bytes())
+}
