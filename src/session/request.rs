@@ -374,7 +374,7 @@ impl Request {
 pub struct Outcome {
     /// Set if the session ended before its work was done; outranks `failures`.
     pub fatal: Option<Error>,
-    /// One per failed entry, at most [`FAILURES_MAX`](crate::pipeline::failures::FAILURES_MAX).
+    /// One per failed entry, at most [`FAILURES_MAX`].
     pub failures: Vec<Error>,
     /// Failures beyond these.
     pub more_failures: u64,
