@@ -82,6 +82,13 @@ fn one_copy_of_few(
             return;
         }
         assert!(number < TRIES, "{done}");
+        // The next copy would only compare.
+        let there = case.dst.path(dest);
+        let removed = match there.is_dir() {
+            true => std::fs::remove_dir_all(there),
+            false => std::fs::remove_file(there),
+        };
+        removed.expect("remove the copy");
     }
 }
 
