@@ -77,6 +77,8 @@ fn a_reader_of_a_silent_producer_comes_back_when_it_is_stopped() {
     let stop = Stop::new();
     let (mut source, mut to) = pipe(&stop);
     to.write_all(b"half").unwrap();
+    let filled = source.fill(&mut Buffer::loose(C), C).unwrap();
+    assert_eq!(filled, Filled { len: 4, end: false });
     scope(|scope| {
         let reading = scope.spawn(move || source.fill(&mut Buffer::loose(C), C).unwrap_err());
         sleep(Duration::from_millis(50));
