@@ -70,10 +70,6 @@ fn a_journal_that_cannot_be_removed_is_told(case: &Case) {
 /// The machine keeps running, so only the new mount shows that written data may be lost.
 fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
     let at = case.dst.dir("disk");
-    let image = vec![0; 96 * MIB];
-    let Some(disk) = Loop::new(&case.scratch, "disk", image) else {
-        return skip("root and loop devices");
-    };
     case.src.file("a", noise(1, SIZE));
     aged();
     type Loss = fn(&File, &File) -> std::io::Result<()>;
@@ -93,6 +89,9 @@ fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
         }),
     ];
     for (what, lose) in losses {
+        let Some(disk) = Loop::new(&case.scratch, what, vec![0; 96 * MIB]) else {
+            return skip("root and loop devices");
+        };
         let Some(mount) = disk.mounted(&at.0) else {
             return skip("the right to mount");
         };
@@ -104,9 +103,18 @@ fn what_a_disk_lost_before_it_was_mounted_again_is_sent_again(case: &Case) {
         lose(&journal, &data).expect("write and sync");
         drop((journal, data));
         // Reads the image file, past the device's own cache.
-        let reached = case.scratch.read("disk");
-        drop(mount);
-        disk.write(&reached, 0);
+        let reached = case.scratch.read(what);
+        let other;
+        let disk = match mount.end() {
+            true => {
+                disk.write(&reached, 0);
+                &disk
+            }
+            false => {
+                other = Loop::new(&case.scratch, "another", reached).expect("another device");
+                &other
+            }
+        };
         let mount = disk.mounted_again(&at.0).expect("mount it again");
         let wire = finished(case, "a", "disk/b");
         println!("lost: {what}: {wire} bytes sent");

@@ -92,14 +92,22 @@ pub(crate) struct Mount {
     at: PathBuf,
 }
 
+impl Mount {
+    /// Unmounts it. Returns false if the device is still mounted elsewhere: a test with network
+    /// namespaces may have a copy of the mount. A new mount of the device would then get the same
+    /// file system with its cached state.
+    pub(crate) fn end(self) -> bool {
+        let device = self.device.clone();
+        drop(self);
+        again_and_again(TRIES, || alone(&device).is_ok())
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         if !again_and_again(BUSY_TRIES, || run("umount", &[&self.at])) {
             run("umount", &["--lazy".as_ref(), &self.at]);
         }
-        // A test with network namespaces may have a copy of the mount. While the copy exists, a
-        // new mount of the device gets the same file system with its cached state.
-        again_and_again(BUSY_TRIES, || alone(&self.device).is_ok());
     }
 }
 
