@@ -390,7 +390,7 @@ fn a_login_again_never_asks(case: &Case) {
     let terminal = Terminal::open(80, 24);
     let run = case
         .copying(
-            &["-l", "80000", "--memory", "16Mi", "--retries", "1"],
+            &["-l", "16000", "--memory", "16Mi", "--retries", "1"],
             "a",
             "a",
         )
