@@ -224,8 +224,14 @@ mod tests {
         drop(to_sender);
         let (receiving, _link) = receiving(to_receiver);
         assert!(receiving.take(vec![0; 100]).is_err(), "before any credit");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        for _ in 0..WINDOW_MIN / DATA_MAX as u64 {
+        let first = async {
+            while receiving.take(vec![0; DATA_MAX]).is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let taken = tokio::time::timeout(Duration::from_secs(20), first).await;
+        taken.expect("credit");
+        for _ in 1..WINDOW_MIN / DATA_MAX as u64 {
             receiving.take(vec![0; DATA_MAX]).unwrap();
         }
         assert!(receiving.take(vec![0; 1]).is_err());
