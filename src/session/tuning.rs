@@ -18,7 +18,9 @@ use crate::session::polite;
 use crate::transport::connection::kernel;
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
-use crate::tuner::{self, Congestion, Decision, Forced, ReceiverSample, Sample, Start, Tuner};
+use crate::tuner::{
+    self, Adjustment, Congestion, Decision, Forced, ReceiverSample, Sample, Start, Tuner,
+};
 use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
@@ -162,14 +164,7 @@ async fn tune(shared: Arc<TuningShared>) {
         }
         let sample = shared.sample();
         shared.share_rest(&sample);
-        let adjustment = shared
-            .state
-            .lock()
-            .as_mut()
-            .and_then(|TuningState { tuner, began }| {
-                let now = began.elapsed();
-                tuner.on_sample(now, &sample)
-            });
+        let adjustment = shared.adjust(&sample);
         if let Some(adjustment) = adjustment {
             let decision = adjustment.decision;
             shared.carry_out(&decision, Some(&before), adjustment.reason);
@@ -221,6 +216,16 @@ impl TuningShared {
         let state = self.state.lock();
         let state = state.as_ref().expect("made before the first sample");
         state.tuner.next_sample(state.began.elapsed())
+    }
+
+    fn adjust(&self, sample: &Sample) -> Option<Adjustment> {
+        let mut state = self.state.lock();
+        let TuningState { tuner, began } = state.as_mut()?;
+        let adjustment = tuner.on_sample(began.elapsed(), sample);
+        if let Some(connection_set) = &self.terms.connection_set {
+            connection_set.limit_held(tuner.held_max());
+        }
+        adjustment
     }
 
     /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.

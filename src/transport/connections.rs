@@ -295,15 +295,21 @@ impl ConnectionSet {
     /// the same part.
     pub fn pace(&self, bytes_per_s: u64) {
         let mut state = self.state.lock();
-        let has_work = |live: &&LiveConnection| {
-            let holds = live.stats.kernel().is_some_and(|facts| facts.held > 0);
-            holds || !(live.stats.waits() || live.stats.is_parked())
-        };
-        let at_work = state.live.values().filter(has_work).count() as u64;
-        let pace = Some(bytes_per_s / at_work.max(1));
+        let pace = Some(bytes_per_s / state.at_work());
         state.targets.pace = pace;
         for live in state.live.values() {
             live.stats.order(|orders| orders.pace = pace);
+        }
+    }
+
+    /// Limits the bytes that the kernel and the link hold for all connections together; each with
+    /// data to send gets the same part.
+    pub fn limit_held(&self, bytes: Option<u64>) {
+        let mut state = self.state.lock();
+        let held_max = bytes.map(|bytes| bytes / state.at_work());
+        state.targets.held_max = held_max;
+        for live in state.live.values() {
+            live.stats.order(|orders| orders.held_max = held_max);
         }
     }
 
@@ -575,9 +581,10 @@ mod tests {
         drop(lost);
         assert!(parked().eq([false, false, true]));
         let again = connection_set.join(id(0, 1)).unwrap();
-        assert!(!again.stats.is_parked() && parked().eq([false, true, true]));
+        // The others have frames to send already.
+        assert!(again.stats.is_parked() && parked().eq([false, false, true]));
         connection_set.put_to_work(4);
-        assert!(parked().eq([false, false, false]));
+        assert!(!again.stats.is_parked() && parked().eq([false, false, false]));
     }
 
     #[test]

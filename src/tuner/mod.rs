@@ -28,6 +28,7 @@ mod queue;
 mod rate_limit;
 mod remembered;
 mod sample;
+mod standing_queue;
 mod start_up;
 mod terms;
 mod verdict;
@@ -56,6 +57,7 @@ pub use terms::{Adjustment, Congestion, Decision, Forced, Start, first_streams};
 use self::bounds::{FAR_AWAY, IN_FLIGHT_MAX, IN_FLIGHT_MIN, QUEUE_PER_STREAM, QUEUE_S};
 use self::experiment::{Cooldowns, Experiment};
 use self::network::Network;
+use self::standing_queue::StandingQueue;
 pub use self::start_up::AT_WORK_FIRST;
 use self::start_up::StartUp;
 use method::{LZMA, MIDDLE};
@@ -92,6 +94,7 @@ pub struct Tuner {
     /// When anything but the scout last changed.
     changed: Duration,
     path: Path,
+    standing: StandingQueue,
     /// The last settings kept while no rate limit held the copy back, and the total time without
     /// one.
     unlimited: Option<(Decision, Duration)>,
@@ -125,6 +128,7 @@ impl Tuner {
             holds: Cooldowns::default(),
             changed: Duration::ZERO,
             path: Path::default(),
+            standing: StandingQueue::default(),
             unlimited: None,
             scouting: (None, Duration::ZERO),
             lzma_shut: (Duration::ZERO, LZMA_SHUT),
@@ -163,8 +167,16 @@ impl Tuner {
         }
         self.path
             .note_round_trip(&mut self.network, sample.round_trip);
+        self.standing.look(now, &self.network);
         let is_tried = self.trial.as_ref().is_some_and(Experiment::is_of_path);
-        if let Some(round_trip) = self.path.note(now, &self.network, is_tried) {
+        let longer = match self.standing.held_max() {
+            Some(_) => {
+                self.path.note_limited(now, &self.network);
+                None
+            }
+            None => self.path.note(now, &self.network, is_tried),
+        };
+        if let Some(round_trip) = longer {
             self.on_longer_path(now, round_trip);
         }
         let reason = if has_leapt {
@@ -228,6 +240,12 @@ impl Tuner {
 
     pub fn decision(&self) -> Decision {
         self.decision
+    }
+
+    /// The most bytes that the kernel and the link may hold for all connections together; None: no
+    /// limit.
+    pub fn held_max(&self) -> Option<u64> {
+        self.standing.held_max()
     }
 
     /// The bottleneck of the whole copy so far.

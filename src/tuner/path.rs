@@ -66,6 +66,9 @@ pub(super) struct Path {
     /// When this period began.
     since: Duration,
     doubt: Option<Doubt>,
+    /// A limit held for the bytes in flight when the round trip became long, so their number does
+    /// not show a queue.
+    was_limited: bool,
     /// The shortest round trip before the path last became longer.
     former: Option<Duration>,
 }
@@ -115,11 +118,8 @@ impl Path {
     ) -> Option<Duration> {
         let is = network.window.newest().round_trip;
         if !network.has_queue(QueueDepth::Clear) {
-            self.doubt = None;
-            let rates = network.window.last(network.pace().quick, network.workers);
-            if let Some(rates) = rates.filter(|rates| rates.link >= BUSY) {
-                self.note_carried(now, rates.wire);
-            }
+            self.end_doubt(now, network);
+            self.was_limited = false;
             return None;
         }
         let before = self.most();
@@ -155,6 +155,21 @@ impl Path {
         None
     }
 
+    /// A limit holds for the bytes in flight. No window grows under it, so more bytes in flight
+    /// cannot show a longer path.
+    pub(super) fn note_limited(&mut self, now: Duration, network: &Network) {
+        self.end_doubt(now, network);
+        self.was_limited = true;
+    }
+
+    fn end_doubt(&mut self, now: Duration, network: &Network) {
+        self.doubt = None;
+        let rates = network.window.last(network.pace().quick, network.workers);
+        if let Some(rates) = rates.filter(|rates| rates.link >= BUSY) {
+            self.note_carried(now, rates.wire);
+        }
+    }
+
     /// The path has become longer: forgets what the former path showed.
     pub(super) fn on_longer(&mut self, network: &mut Network, round_trip: Duration) {
         self.doubt = None;
@@ -179,7 +194,8 @@ impl Path {
         let held = doubt.before * network.round_trip_min.as_secs_f64();
         let holds = rates.wire * network.window.newest().round_trip.as_secs_f64();
         let held_first = |rate: f64| rate * doubt.settled.as_secs_f64() < HOLDS_MOST * held;
-        has_fallen(rates.wire)
+        !self.was_limited
+            && has_fallen(rates.wire)
             && doubt
                 .first
                 .is_none_or(|first| has_fallen(first) && held_first(first))

@@ -6,6 +6,7 @@ mod hours;
 mod lzma;
 mod polite;
 mod slow_links;
+mod standing_queues;
 
 use proptest::prelude::*;
 

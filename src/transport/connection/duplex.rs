@@ -106,6 +106,14 @@ impl ReadLink<'_> {
 }
 
 impl WriteLink<'_> {
+    /// The kernel's facts; None if this is not a TCP connection.
+    pub fn kernel(&self) -> Option<KernelFacts> {
+        match self {
+            WriteLink::Tcp(writer) => kernel::facts(writer.as_ref()),
+            WriteLink::Piped(_) => None,
+        }
+    }
+
     /// Ends the sending direction. The kernel delivers all written bytes, even if the connection
     /// is dropped afterwards.
     pub async fn finish(&mut self) -> io::Result<()> {

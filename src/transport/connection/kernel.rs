@@ -47,8 +47,11 @@ pub struct KernelFacts {
 /// other connection can take these bytes, and a buffer that once grew for a fast connection never
 /// shrinks: at 300 KB/s a megabyte stays in it for 3 s.
 const UNSENT_PARTS: u64 = 10;
-const UNSENT_MIN: u32 = 16 << 10;
+pub const UNSENT_MIN: u32 = 16 << 10;
 const UNSENT_MAX: u32 = 4 << 20;
+
+/// Before this many bytes are acknowledged, the rate is that of a window which nothing confirms.
+const UNCONFIRMED: u64 = 64 << 10;
 
 /// A queue has formed on the path if a round trip exceeds the shortest by this factor and this
 /// time.
@@ -82,6 +85,9 @@ impl KernelFacts {
 
     /// The bound on unsent bytes in the socket's buffer; a power of two.
     pub fn unsent_max(&self) -> u32 {
+        if self.acked_bytes < UNCONFIRMED {
+            return UNSENT_MIN;
+        }
         let wanted = u32::try_from(self.rate / UNSENT_PARTS).unwrap_or(UNSENT_MAX);
         wanted.clamp(UNSENT_MIN, UNSENT_MAX).next_power_of_two()
     }
@@ -196,12 +202,18 @@ mod tests {
         let facts = |rate| KernelFacts {
             rate,
             held: 100_000,
+            acked_bytes: UNCONFIRMED,
             ..KernelFacts::default()
         };
         assert_eq!(facts(100_000).unsent_max(), UNSENT_MIN);
         assert_eq!(facts(300_000).unsent_max(), 32 << 10);
         assert_eq!(facts(5_000_000).unsent_max(), 512 << 10);
         assert_eq!(facts(u64::MAX).unsent_max(), UNSENT_MAX);
+        let new = KernelFacts {
+            acked_bytes: UNCONFIRMED - 1,
+            ..facts(5_000_000)
+        };
+        assert_eq!(new.unsent_max(), UNSENT_MIN);
         assert_eq!(facts(300_000).due(200_000), Duration::from_secs(1));
         assert!(facts(0).due(u64::MAX / 2) >= Duration::from_secs(3600));
         let growing = KernelFacts {

@@ -14,7 +14,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
 use self::duplex::{Duplex, ReadLink, WriteLink};
 use self::handshake::ExpectedAnswer;
@@ -28,11 +28,6 @@ use crate::wire::frame::{BadFrame, FrameHeader, FrameLimits, HEADER_LEN};
 /// Keepalive probes begin after this much silence; they detect a host that vanished.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// The most unsent bytes in the kernel until the throughput is known
-/// (`kernel::KernelFacts::unsent_max`): half a second of a 1 Mbit/s link, and more than a fast one
-/// sends in its first two round trips.
-const UNSENT_MAX: u32 = 64 << 10;
-
 /// Sets the options of a data connection: no delay, keepalive probes, and little unsent data in
 /// the kernel. With little unsent data a connection is ready for a frame only when its network has
 /// room, and a slow one does not hoard frames that a fast one could send. Dropping a connection
@@ -43,7 +38,7 @@ pub fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     // Not every kernel has this option; without it the load of connections is only less even.
-    let _ = socket.set_tcp_notsent_lowat(UNSENT_MAX);
+    let _ = socket.set_tcp_notsent_lowat(kernel::UNSENT_MIN);
     Ok(())
 }
 
@@ -57,6 +52,12 @@ pub trait Sent: Send + Sync {
 
 /// How often the task reads the kernel's facts about the connection.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// While a limit on held bytes is in force, a connection writes at least this much, and looks this
+/// often for room. Two segments of Ethernet.
+const PIECE: u64 = 2 * 1448;
+const ROOM_LOOK_MIN: Duration = Duration::from_millis(5);
+const ROOM_LOOK_MAX: Duration = Duration::from_millis(50);
 
 /// Where a connection takes its frames from.
 pub struct Supply {
@@ -137,7 +138,7 @@ pub async fn send(
         }
         stats.take(frame.bytes().len());
         tokio::select! {
-            written = write(&mut writer, frame.bytes(), limit, stats) => written?,
+            written = write(&mut writer, frame.bytes(), limit, stats, &mut orders) => written?,
             ended = &mut ended => return Err(ended),
         }
     }
@@ -148,12 +149,15 @@ async fn write(
     mut bytes: &[u8],
     limit: &RateLimiter,
     stats: &ConnectionStats,
+    orders: &mut watch::Receiver<Orders>,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         let admitted = limit.admit(bytes.len()).await;
         let (mut now, later) = bytes.split_at(admitted);
         while !now.is_empty() {
-            match writer.write(now).await? {
+            let room = room(writer, orders).await.min(stats.write_max());
+            let room = room.min(now.len());
+            match writer.write(&now[..room]).await? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 written => {
                     stats.add(written);
@@ -164,6 +168,28 @@ async fn write(
         bytes = later;
     }
     Ok(())
+}
+
+/// Waits until the connection holds less than [`Orders::held_max`]; returns how many bytes it may
+/// take.
+async fn room(writer: &WriteLink<'_>, orders: &mut watch::Receiver<Orders>) -> usize {
+    loop {
+        let held_max = orders.borrow_and_update().held_max;
+        let Some((most, facts)) = held_max.zip(writer.kernel()) else {
+            return usize::MAX;
+        };
+        // Small writes would become small packets.
+        let room = most.max(2 * PIECE).saturating_sub(facts.held);
+        if room >= PIECE {
+            return usize::try_from(room).unwrap_or(usize::MAX);
+        }
+        let later = facts.takes(PIECE).clamp(ROOM_LOOK_MIN, ROOM_LOOK_MAX);
+        tokio::select! {
+            () = sleep(later) => {}
+            // This cannot fail: the statistics hold the sender.
+            _ = orders.changed() => {}
+        }
+    }
 }
 
 async fn wait_for_end(
@@ -178,7 +204,7 @@ async fn wait_for_end(
     }
     stats.set_proven();
     let mut orders = stats.orders();
-    let (mut congestion, mut pace, mut unsent_max) = (None, None, 0);
+    let (mut congestion, mut pace) = (None, None);
     let mut looks = interval(LOOK);
     let mut word = [0; 1];
     loop {
@@ -202,8 +228,8 @@ async fn wait_for_end(
             congestion = wanted;
         }
         tokio::select! {
-            _ = looks.tick() => look(reader, stats, &mut unsent_max),
-            _ = orders.changed() => look(reader, stats, &mut unsent_max),
+            _ = looks.tick() => look(reader, stats),
+            _ = orders.changed() => look(reader, stats),
             read = reader.read(&mut word) => return match read {
                 Ok(0) => io::ErrorKind::UnexpectedEof.into(),
                 Ok(_) => io::Error::other("the receiver sent data on a stream that only it reads"),
@@ -214,14 +240,14 @@ async fn wait_for_end(
 }
 
 /// Stores the kernel's facts in the statistics and adjusts the bound on unsent bytes.
-fn look(reader: &ReadLink<'_>, stats: &ConnectionStats, unsent_max: &mut u32) {
+fn look(reader: &ReadLink<'_>, stats: &ConnectionStats) {
     let facts = reader.kernel();
     stats.set_kernel(facts);
     if let Some(facts) = facts
-        && facts.unsent_max() != *unsent_max
+        && facts.unsent_max() != stats.unsent_max()
     {
-        *unsent_max = facts.unsent_max();
-        reader.bound_unsent(*unsent_max);
+        stats.set_unsent_max(facts.unsent_max());
+        reader.bound_unsent(facts.unsent_max());
     }
 }
 
@@ -296,6 +322,42 @@ async fn read_payload(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_connection_holds_no_more_than_it_may_until_the_limit_is_lifted() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        // It reads nothing, so the kernel keeps what is written.
+        let (_peer, _) = listener.accept().await.unwrap();
+        let mut link = Duplex::Tcp(socket);
+        let (reader, mut writer) = link.split();
+        let stats = ConnectionStats::default();
+        let limit = RateLimiter::default();
+        let mut orders = stats.orders();
+        stats.order(|orders| orders.held_max = Some(40_000));
+        let bytes = vec![1; 64 << 20];
+        let write = write(&mut writer, &bytes, &limit, &stats, &mut orders);
+        let look = async {
+            let held = || reader.kernel().unwrap().held;
+            let mut before = None;
+            while before != Some(stats.bytes()) {
+                before = Some(stats.bytes());
+                sleep(Duration::from_millis(300)).await;
+            }
+            assert!(held() <= 40_000, "{}", held());
+            stats.order(|orders| orders.held_max = None);
+            while held() <= 100_000 {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = write => unreachable!("nobody reads"),
+            () = look => {}
+            () = sleep(Duration::from_secs(60)) => panic!("it holds no more"),
+        }
+    }
 
     #[tokio::test]
     async fn a_length_beyond_the_limit_takes_no_buffer() {

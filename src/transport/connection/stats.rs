@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use tokio::sync::watch;
 
-use super::kernel::KernelFacts;
+use super::kernel::{self, KernelFacts};
 use crate::locks::{OrderedMutex, place};
 use crate::transport::idle_time::IdleTime;
 
@@ -17,6 +17,7 @@ pub struct ConnectionStats {
     waits: AtomicBool,
     has_waited: AtomicBool,
     is_proven: AtomicBool,
+    unsent_max: AtomicU32,
     kernel: OrderedMutex<Option<KernelFacts>, { place::KERNEL_FACTS }>,
     orders: watch::Sender<Orders>,
     idle_time: Arc<IdleTime>,
@@ -33,6 +34,8 @@ pub struct Orders {
     pub congestion: Option<Arc<str>>,
     /// The most bytes a second; None: there never was a limit.
     pub pace: Option<u64>,
+    /// The most bytes that the kernel and the link may hold for it; None: no limit.
+    pub held_max: Option<u64>,
     /// Incremented to make the task read the kernel's facts.
     pub looks: u64,
 }
@@ -58,6 +61,7 @@ impl ConnectionStats {
             waits: AtomicBool::new(false),
             has_waited: AtomicBool::new(false),
             is_proven: AtomicBool::new(false),
+            unsent_max: AtomicU32::new(kernel::UNSENT_MIN),
             kernel: OrderedMutex::default(),
             orders: watch::Sender::new(orders),
             idle_time,
@@ -122,6 +126,24 @@ impl ConnectionStats {
 
     pub fn kernel(&self) -> Option<KernelFacts> {
         *self.kernel.lock()
+    }
+
+    /// The bound on unsent bytes in the socket's buffer.
+    pub fn unsent_max(&self) -> u32 {
+        self.unsent_max.load(Relaxed)
+    }
+
+    /// The most bytes to write at once. The kernel takes a whole write, up to 64 KiB, if it holds
+    /// less than the bound; a new or slow connection would then hold many times the lowest bound.
+    pub fn write_max(&self) -> usize {
+        match self.unsent_max() {
+            kernel::UNSENT_MIN => kernel::UNSENT_MIN as usize,
+            _ => usize::MAX,
+        }
+    }
+
+    pub fn set_unsent_max(&self, bytes: u32) {
+        self.unsent_max.store(bytes, Relaxed);
     }
 
     /// Changes the orders, and wakes the task if they differ.

@@ -43,17 +43,30 @@ impl ConnectionsState {
         self.most = at_work.into_iter().fold(self.most, usize::max);
     }
 
-    /// Lets the first connections of each route work and parks the others. Called whenever a
-    /// connection comes or goes, so that a parked one replaces a lost one.
+    /// Lets the oldest connections of each route work and parks the others. Called whenever a
+    /// connection comes or goes, so that a parked one replaces a lost one. An older one has taken a
+    /// frame already, which it must send in any case.
     pub(super) fn park(&self) {
         let wanted = usize::from(self.targets.at_work);
         let mut at_work = [0; Route::ALL.len()];
-        for live in self.live.values() {
+        let mut by_age: Vec<&LiveConnection> = self.live.values().collect();
+        by_age.sort_unstable_by_key(|live| live.number);
+        for live in by_age {
             let others = &mut at_work[live.route as usize];
             let is_parked = *others >= wanted;
             *others += 1;
             live.stats.order(|orders| orders.is_parked = is_parked);
         }
+    }
+
+    /// The number of connections with data to send, at least 1.
+    pub(super) fn at_work(&self) -> u64 {
+        let has_work = |live: &&LiveConnection| {
+            let holds = live.stats.kernel().is_some_and(|facts| facts.held > 0);
+            holds || !(live.stats.waits() || live.stats.is_parked())
+        };
+        let at_work = self.live.values().filter(has_work).count() as u64;
+        at_work.max(1)
     }
 
     /// Connections whose bytes another would carry clearly sooner. One whose segments wait in a

@@ -26,6 +26,8 @@ pub(super) struct Targets {
     pub(super) congestion: Option<Arc<str>>,
     /// Bytes a second, for each connection.
     pub(super) pace: Option<u64>,
+    /// For each connection.
+    pub(super) held_max: Option<u64>,
     pub(super) looks: u64,
     /// Bytes that ended connections carried and retransmitted.
     pub(super) past: (u64, u64),
@@ -38,6 +40,7 @@ impl Default for Targets {
             at_work: AT_WORK_FIRST,
             congestion: None,
             pace: None,
+            held_max: None,
             looks: 0,
             past: (0, 0),
         }
@@ -51,6 +54,7 @@ impl Targets {
             is_yielding: false,
             congestion: self.congestion.clone(),
             pace: self.pace,
+            held_max: self.held_max,
             looks: self.looks,
         };
         Arc::new(ConnectionStats::new(idle_time.clone(), orders))

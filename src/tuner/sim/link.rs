@@ -1,7 +1,7 @@
 //! Simulated TCP connections through one bottleneck: growing windows, a queue and loss.
 
 use super::World;
-use crate::tuner::Congestion;
+use crate::tuner::{Congestion, Decision};
 
 const SEGMENT: f64 = 1460.0;
 const FIRST_WINDOW: f64 = 10.0 * SEGMENT;
@@ -68,6 +68,8 @@ pub(super) struct SimulatedLink {
     /// more is modelled.
     others: Option<Group>,
     round_trip_s: f64,
+    /// The connections had no more to send than `held_max`, so their windows do not grow.
+    is_held: bool,
     /// The highest number of connections so far.
     dialled: f64,
 }
@@ -86,17 +88,16 @@ pub(super) struct Carries {
 }
 
 impl SimulatedLink {
-    /// `ready`: connections that are dialled, of which `streams` are in use.
     pub(super) fn step(
         &mut self,
         dt: f64,
         world: &World,
-        streams: f64,
-        ready: f64,
-        how: Congestion,
+        decision: &Decision,
+        held_max: Option<u64>,
     ) -> Carries {
+        let (streams, how) = (f64::from(decision.streams), decision.congestion);
         self.fit(streams, world);
-        self.dialled = self.dialled.max(ready);
+        self.dialled = self.dialled.max(f64::from(decision.ready));
         let bbr = how == Congestion::Bbr;
         let most = stream_window(world, how);
         let is_slow = world.link < SLOW;
@@ -107,9 +108,14 @@ impl SimulatedLink {
         } else {
             world.rtt
         };
-        for group in self.groups.iter_mut().chain(&mut self.others) {
+        let own = self.groups.len();
+        let groups = self.groups.iter_mut().chain(&mut self.others).enumerate();
+        for (at, group) in groups {
             if group.dialling_s > 0.0 {
                 group.dialling_s -= dt;
+                continue;
+            }
+            if self.is_held && at < own {
                 continue;
             }
             let round_trips = dt / round_trip;
@@ -137,7 +143,9 @@ impl SimulatedLink {
             queue
         };
         let room = share * world.rtt + queue;
-        let own: f64 = self.groups.iter().map(Group::offers).sum();
+        let windows: f64 = self.groups.iter().map(Group::offers).sum();
+        let own = held_max.map_or(windows, |held| windows.min(held as f64));
+        self.is_held = own < windows;
         let offered = own + self.others.as_ref().map_or(0.0, Group::offers);
         let over = offered / room;
         if over > 1.0 {

@@ -229,7 +229,7 @@ pub(super) fn run_through(
         while let Some((_, next)) = worlds.next_if(|(at, _)| *at < now) {
             run.world = *next;
         }
-        copy.step(step, &run.world, &decision);
+        copy.step(step, &run.world, &decision, run.tuner.held_max());
         run.in_flight_s.push(copy.sent / run.world.link);
         if step.is_multiple_of(STEPS_PER_NOTE) {
             run.goodput
@@ -295,14 +295,14 @@ impl Copy {
         }
     }
 
-    fn step(&mut self, step: u64, world: &World, decision: &Decision) {
+    fn step(&mut self, step: u64, world: &World, decision: &Decision, held_max: Option<u64>) {
         let is_full = self.queued >= self.hands(decision) * CHUNK / 2.0;
         let method = decision.spare.filter(|_| is_full);
         let method = method.unwrap_or(decision.method);
         let rung = rung(method).expect("the simulator knows the ladder alone");
         let plain = PLAIN_NS * (1.0 + PER_STREAM * f64::from(decision.streams));
         self.send(world, decision, rung, plain);
-        self.carry(world, decision);
+        self.carry(world, decision, held_max);
         self.receive(world, rung, plain);
         if step.is_multiple_of(STEPS_PER_WORD) {
             self.sample.far = self.far;
@@ -348,11 +348,9 @@ impl Copy {
         f64::from(decision.streams) + f64::from(decision.queue) + self.workers.0
     }
 
-    fn carry(&mut self, world: &World, decision: &Decision) {
+    fn carry(&mut self, world: &World, decision: &Decision, held_max: Option<u64>) {
         let streams = f64::from(decision.streams);
-        let ready = f64::from(decision.ready);
-        let how = decision.congestion;
-        let carries = self.link.step(STEP, world, streams, ready, how);
+        let carries = self.link.step(STEP, world, decision, held_max);
         (self.sent, self.dropped) = (carries.sent, self.dropped + carries.dropped);
         let rate = carries.bytes_per_s * (1.0 + world.noise * self.chance());
         let rate = world
