@@ -7,11 +7,10 @@
 //! round trip at 1 Mbit/s takes 1.2 s. So where the round trip becomes long, the copy holds only
 //! what the link carries in a time that is long enough to keep it busy.
 //!
-//! If the round trip becomes long under the limit, and the throughput lower, there are three
-//! possible reasons. The link may have become slower: the limit is computed again, and the round
-//! trip comes down. Otherwise the path has become longer, or others fill the queue. Under the limit
-//! they would get the whole link, so it is lifted for a while, and [`path`](super::path) tells one
-//! from the other.
+//! If the throughput falls under the limit, there are three possible reasons. The link may have
+//! become slower: the limit is computed again, and the throughput stays. Otherwise the path has
+//! become longer, or others fill the queue. Under the limit they would get the whole link, so it is
+//! lifted for a while, and [`path`](super::path) tells one from the other.
 
 use std::time::Duration;
 
@@ -40,11 +39,11 @@ const SPAN: Duration = Duration::from_secs(3);
 const FULL_PART: f64 = 0.85;
 
 /// The round trip under the limit may exceed the wanted one by this factor, and the bytes in flight
-/// the limit.
+/// the limit. Below this share of the limit the bytes in flight say nothing.
 const OVER: f64 = 1.25;
+const USED: f64 = 0.6;
 
-/// A longer round trip and a lower throughput count once they have lasted for this long, and for a
-/// round trip.
+/// A lower throughput counts once it has lasted for this long, and for a round trip.
 const OTHERS: Duration = Duration::from_millis(500);
 
 /// How long the limit is not used after others filled the queue; twice as long each time.
@@ -65,7 +64,7 @@ struct Limit {
     full: f64,
     /// `full` was measured again, and the round trip has not come down since.
     is_doubtful: bool,
-    /// When the round trip was last as wanted, or this copy explained its length.
+    /// When the throughput was last as high as before, or its fall was explained.
     explained: Duration,
 }
 
@@ -120,9 +119,9 @@ impl StandingQueue {
         }
         let is_short = round_trip < wanted.mul_f64(OVER);
         let newest = newest.map_or(limit.full, |rates| rates.wire);
-        // The kernel may still hold what was written before the limit.
-        let held = network.window.newest().under_way_bytes as f64;
-        if is_short || newest > FULL_PART * limit.full || held > OVER * limit.bytes() {
+        // The kernel may still hold what was written before the limit, or there is little to send.
+        let held = network.window.newest().under_way_bytes as f64 / limit.bytes();
+        if newest > FULL_PART * limit.full || !(USED..OVER).contains(&held) {
             limit.explained = now;
             limit.full = rates(SPAN).map_or(limit.full, |rates| limit.full.max(rates.wire));
             limit.is_doubtful &= !is_short;
