@@ -21,6 +21,8 @@ pub(in crate::source) struct WalkChoice {
     path: Vec<u8>,
     /// From the directory that the user named to the innermost one.
     levels: Vec<ChoiceLevel>,
+    /// Number of entries that were left out.
+    left_out: u64,
 }
 
 struct ChoiceLevel {
@@ -35,6 +37,7 @@ impl WalkChoice {
             selector,
             path: Vec::new(),
             levels: Vec::new(),
+            left_out: 0,
         }
     }
 
@@ -116,6 +119,12 @@ impl WalkChoice {
         };
         self.selector
             .takes(&level.rules, &self.path, name.as_bytes(), stat)
+    }
+
+    /// Counts an entry that is left out. Returns the new number.
+    pub(super) fn count_left_out(&mut self) -> u64 {
+        self.left_out += 1;
+        self.left_out
     }
 
     /// True if the rules leave out the entry `name` of the innermost directory, whose type is

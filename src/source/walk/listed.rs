@@ -98,7 +98,7 @@ impl Walk {
 
     /// Visits the next listed entry of the innermost directory. False if there is none.
     pub(super) fn next_listed(&mut self) -> bool {
-        let Some(source) = self.listed.clone() else {
+        let Some(source) = self.options.listed.clone() else {
             return false;
         };
         let Some(level) = self.levels.last_mut() else {
@@ -150,7 +150,7 @@ impl Walk {
             base,
             dirs,
         } = entry;
-        if self.is_confined && is_reserved(name.as_bytes()) {
+        if self.roots.are_confined() && is_reserved(name.as_bytes()) {
             return self.fail(Kind::Refused, &spot, RESERVED);
         }
         if file_type(&stat) != FileType::Directory {
@@ -303,14 +303,14 @@ impl Walk {
             parent: self.levels.last().map_or(0, |level| level.id),
             dir: dir.clone(),
             name: name.clone(),
-            through_link: self.follow_links || is_passed && !self.is_confined,
+            through_link: self.options.follow_links || is_passed && !self.roots.are_confined(),
             is_followed: false,
         }
     }
 
     /// A link that leads to no directory, or that is not followed, is copied as a link, without `-L`.
     fn status_of_listed(&self, mut spot: WalkSpot) -> io::Result<(WalkSpot, Stat)> {
-        if self.follow_links || !spot.through_link {
+        if self.options.follow_links || !spot.through_link {
             let stat = spot.stat()?;
             return Ok((spot, stat));
         }
@@ -365,8 +365,8 @@ impl Walk {
 
     /// Opens a directory on the way to listed names.
     fn pass(&self, parent: &Arc<Dir>, name: &Name) -> io::Result<Arc<Dir>> {
-        let opened = parent.passed(name, self.follow_links);
-        if opened.is_ok() || self.follow_links || self.is_confined {
+        let opened = parent.passed(name, self.options.follow_links);
+        if opened.is_ok() || self.options.follow_links || self.roots.are_confined() {
             return opened;
         }
         let link = parent.stat(name.as_os_str())?;
@@ -398,7 +398,7 @@ impl Walk {
         child: &ListedChild<'_>,
         (base, dir): (u16, &Arc<Dir>),
     ) -> bool {
-        let follows = !self.is_confined;
+        let follows = !self.roots.are_confined();
         let mut rest = child.below;
         while let Some((of, name)) = source.list.next_name(&mut rest) {
             let below = name.get(child.own.skipped()..).unwrap_or_default();
@@ -445,7 +445,7 @@ impl Walk {
             let listed = level.listed.as_ref().map_or(0, |listed| listed.all.len());
             level.reads() || listed >= HOLDS_FROM
         };
-        self.holds && self.levels.last().is_none_or(has_many)
+        self.options.holds && self.levels.last().is_none_or(has_many)
     }
 }
 

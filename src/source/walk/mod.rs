@@ -13,12 +13,14 @@ mod choice;
 mod level;
 mod listed;
 mod lost;
+mod metadata;
 mod names;
+mod roots;
 mod spot;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,19 +35,20 @@ use crate::keep::Keep;
 use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
 use crate::mirror::NameSums;
 
-use super::attributes;
 use super::device::is_device;
 use super::found::{FoundFile, REMOVED, REPLACED, special};
 use super::listed::ListedSource;
 use super::operand::NamedSource;
 use super::part::{PartOf, Parts};
 use super::pipe_spec::is_pipe;
-use crate::dir::attributes::OwnerNames;
 use crate::selection::Selector;
 pub(super) use choice::WalkChoice;
 use level::{Level, LevelTerms};
 use lost::LostNames;
+use metadata::WalkMetadata;
 use names::{FirstNames, FurtherName, FurtherNames};
+use roots::WalkRoots;
+pub use roots::root_id;
 use spot::WalkSpot;
 
 /// Number of innermost directories that stay open for reading; outer ones keep their position.
@@ -82,29 +85,13 @@ pub enum Step {
     Special(Error),
 }
 
-/// The entry number of the `nth` thing that the user named, counted from 0. The number stays unused
-/// if that fails. A named file that is a further name of an earlier one is still announced last.
-pub fn root_id(nth: usize) -> EntryId {
-    nth as EntryId + 1
-}
-
 pub struct Walk {
-    roots: std::iter::Enumerate<std::vec::IntoIter<NamedSource>>,
-    follow_links: bool,
-    /// A key is confined to a directory, so the names of partial files are refused.
-    is_confined: bool,
+    roots: WalkRoots,
+    options: WalkOptions,
     handles: Arc<Handles>,
-    /// The directory of the last named file, because most operands share it.
-    last_parent: Option<(PathBuf, Arc<Dir>)>,
     choice: WalkChoice,
-    /// Number of entries that it left out.
-    left_out: u64,
     /// Named directories that are not walked yet.
     trees: VecDeque<NamedTree>,
-    /// The names that are copied of the only named directory, if not all.
-    listed: Option<Arc<ListedSource>>,
-    /// Parts that go elsewhere: they are roots of their own.
-    parts: Arc<Parts>,
     /// Listed names that cannot be found.
     lost: VecDeque<LostNames>,
     /// The directory that was announced last and is entered next.
@@ -112,19 +99,9 @@ pub struct Walk {
     levels: Vec<Level>,
     queued: VecDeque<Step>,
     numbers: EntryNumbers,
-    holds: bool,
-    sums_names: bool,
-    lacks_operands: bool,
-    may_lack_names: bool,
     first_names: FirstNames,
-    /// Number of names of files with several names that trees before this one had no room for.
-    unlinked_before: u64,
     further_names: FurtherNames,
-    keep: Keep,
-    compares_modes: bool,
-    owner_names: OwnerNames,
-    /// Number of entries with extended attributes that could not be read.
-    unread_attributes: u64,
+    metadata: WalkMetadata,
 }
 
 /// The numbers of entries, each given once.
@@ -184,47 +161,23 @@ pub struct WalkOptions {
 
 impl Walk {
     pub fn new(roots: Vec<NamedSource>, options: WalkOptions, handles: Arc<Handles>) -> Walk {
-        let WalkOptions {
-            follow_links,
-            selector,
-            keep,
-            compares_modes,
-            holds,
-            sums_names,
-            lacks_operands,
-            may_lack_names,
-            listed,
-            parts,
-        } = options;
-        let is_confined = roots.iter().any(|root| root.confine.is_some());
         Walk {
             numbers: EntryNumbers::from(root_id(roots.len())),
-            holds,
-            sums_names,
-            lacks_operands,
-            may_lack_names,
             // A listed name may lead through a link.
-            first_names: FirstNames::new(roots.len() == 1 && !follow_links && listed.is_none()),
-            unlinked_before: 0,
-            is_confined,
-            roots: roots.into_iter().enumerate(),
-            follow_links,
+            first_names: FirstNames::new(
+                roots.len() == 1 && !options.follow_links && options.listed.is_none(),
+            ),
+            further_names: FurtherNames::default(),
+            metadata: WalkMetadata::new(options.keep, options.compares_modes),
+            roots: WalkRoots::new(roots),
+            choice: WalkChoice::new(options.selector.clone()),
+            options,
             handles,
-            last_parent: None,
-            choice: WalkChoice::new(selector),
-            left_out: 0,
             trees: VecDeque::new(),
-            listed,
-            parts,
             lost: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
             queued: VecDeque::new(),
-            further_names: FurtherNames::default(),
-            keep,
-            compares_modes,
-            owner_names: OwnerNames::default(),
-            unread_attributes: 0,
         }
     }
 
@@ -240,34 +193,35 @@ impl Walk {
 
     /// True if the user named more, which was not found.
     pub fn lacks_operands(&self) -> bool {
-        self.lacks_operands
+        self.options.lacks_operands
     }
 
     /// True if the user may have named more, which is left out.
     pub fn may_lack_names(&self) -> bool {
-        self.may_lack_names
+        self.options.may_lack_names
     }
 
     /// Listed names; links on the way to them are followed.
     pub fn ways(&self) -> Option<Arc<FileList>> {
-        let listed = self.listed.as_ref().filter(|_| !self.is_confined);
+        let listed = self.options.listed.as_ref();
+        let listed = listed.filter(|_| !self.roots.are_confined());
         listed.map(|listed| listed.list.clone())
     }
 
     /// Each named thing that the walk has not reached.
     pub fn roots(&self) -> Vec<NamedSource> {
-        self.roots.clone().map(|(_, root)| root).collect()
+        self.roots.rest()
     }
 
     /// Number of names of files with several names that are announced as files of their own, for lack
     /// of room to remember their first names.
     pub fn unlinked(&self) -> u64 {
-        self.unlinked_before + self.first_names.unlinked()
+        self.first_names.unlinked()
     }
 
     /// Number of entries with extended attributes that could not be read, or that are too many.
     pub fn unread_attributes(&self) -> u64 {
-        self.unread_attributes
+        self.metadata.unread_attributes()
     }
 
     /// Does one piece of work, which may queue steps. False at the end.
@@ -275,13 +229,13 @@ impl Walk {
         if let Some(further) = self.further_names.take_overflowing() {
             self.further_name(further);
         } else if let Some(lost) = self.lost.front_mut() {
-            let source = self.listed.as_ref();
+            let source = self.options.listed.as_ref();
             match source.and_then(|source| lost.next(source)) {
                 Some(error) => self.queued.push_back(Step::Missing(error)),
                 None => drop(self.lost.pop_front()),
             }
-        } else if let Some((nth, root)) = self.roots.next() {
-            if let Err(cause) = self.root(root_id(nth), &root) {
+        } else if let Some((id, root)) = self.roots.next() {
+            if let Err(cause) = self.root(id, &root) {
                 self.fail_io(root.path, "cannot open", cause);
             }
         } else if let Some(entering) = self.entering.take() {
@@ -313,9 +267,8 @@ impl Walk {
     /// No file gets a link to one in another root, which may be on another file system, if parts go
     /// to places of their own. Each tree is walked by itself then.
     fn begin_root(&mut self) {
-        if !self.parts.is_empty() {
-            self.unlinked_before += self.first_names.unlinked();
-            self.first_names = FirstNames::new(!self.follow_links);
+        if !self.options.parts.is_empty() {
+            self.first_names.forget_all(!self.options.follow_links);
         }
     }
 
@@ -333,7 +286,7 @@ impl Walk {
 
     fn root(&mut self, id: EntryId, root: &NamedSource) -> io::Result<()> {
         self.begin_root();
-        if let Some(source) = self.listed.clone() {
+        if let Some(source) = self.options.listed.clone() {
             return self.listed_root(id, root, &source);
         }
         if root.is_directory() {
@@ -352,12 +305,7 @@ impl Walk {
             self.announce(id, spot, kind, &stat);
             return Ok(());
         }
-        let parent = root.path.parent().unwrap_or(Path::new(""));
-        let dir = match self.last_parent.take() {
-            Some((path, dir)) if path == parent => dir,
-            _ => root.open(parent, &self.handles)?,
-        };
-        self.last_parent = Some((parent.to_owned(), dir.clone()));
+        let dir = self.roots.parent_of(root, &self.handles)?;
         let spot = self.root_spot(id, dir, root);
         let stat = spot.stat()?;
         if file_type(&stat) == FileType::Directory {
@@ -365,7 +313,7 @@ impl Walk {
         } else if root.confine.is_some() && file_type(&stat) != FileType::RegularFile {
             self.fail(Kind::Changed, &spot, "is no longer a file");
         } else if is_device(&stat) {
-            let found = spot.into_device(id, &stat, self.keep);
+            let found = spot.into_device(id, &stat, self.options.keep);
             self.queued
                 .push_back(found.map_or_else(Step::Failed, Step::Entry));
         } else {
@@ -382,7 +330,7 @@ impl Walk {
             listed: None,
             is_named: true,
             top_device,
-            sums_names: self.sums_names,
+            sums_names: self.options.sums_names,
         }
     }
 
@@ -400,7 +348,7 @@ impl Walk {
     /// Handles one name in the innermost directory.
     fn child(&mut self, name: Vec<u8>) {
         let level = self.levels.last().expect("called for a level");
-        if let (Some(listed), Some(source)) = (&level.listed, &self.listed)
+        if let (Some(listed), Some(source)) = (&level.listed, &self.options.listed)
             && source.list.find(&listed.all, &name).is_some()
         {
             // `next_listed` has visited it, or told of it.
@@ -422,20 +370,21 @@ impl Walk {
     /// Visits an entry of the innermost directory, unless a rule leaves it out.
     fn found_by_reading(&mut self, name: Name) {
         let level = self.levels.last_mut().expect("called for a level");
-        if !self.parts.is_empty() && self.parts.contains(&(level.dir.identity(), name.clone())) {
+        let parts = &self.options.parts;
+        if !parts.is_empty() && parts.contains(&(level.dir.identity(), name.clone())) {
             // The place of that name at the destination is not deleted.
             if let Some(names) = &mut level.names {
                 names.add(name.as_bytes());
             }
             return self.left_out();
         }
-        let is_own = self.is_confined && is_reserved(name.as_bytes());
+        let is_own = self.roots.are_confined() && is_reserved(name.as_bytes());
         let spot = WalkSpot {
             id: None,
             parent: level.id,
             dir: level.dir.clone(),
             name,
-            through_link: self.follow_links,
+            through_link: self.options.follow_links,
             is_followed: false,
         };
         match spot.stat() {
@@ -452,8 +401,7 @@ impl Walk {
     }
 
     fn left_out(&mut self) {
-        self.left_out += 1;
-        if self.left_out.is_multiple_of(LEFT_OUT_EVERY) {
+        if self.choice.count_left_out().is_multiple_of(LEFT_OUT_EVERY) {
             self.queued.push_back(Step::LeftOut);
         }
     }
@@ -476,7 +424,7 @@ impl Walk {
                 let id = self.number(&spot);
                 self.announce(id, spot, EntryKind::Pipe, &stat);
             }
-            other if self.takes_special(other) && spot.parent != NO_PARENT => {
+            other if self.metadata.takes_special(other) && spot.parent != NO_PARENT => {
                 let kind = SpecialFile::of(other).map(EntryKind::Special);
                 let kind = kind.expect("a special file");
                 if self.holds_here() {
@@ -499,14 +447,6 @@ impl Walk {
                 });
             }
         }
-    }
-
-    /// True if a special file is made anew at the destination.
-    fn takes_special(&self, file_type: FileType) -> bool {
-        SpecialFile::of(file_type).is_some_and(|special| match special.is_device() {
-            true => self.keep.devices,
-            false => self.keep.specials,
-        })
     }
 
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
@@ -558,7 +498,7 @@ impl Walk {
         }
         // Without links there is no way back, and the comparison finds nothing. A listed name may lead
         // back, but it ends.
-        if (self.follow_links || self.listed.is_none())
+        if (self.options.follow_links || self.options.listed.is_none())
             && self
                 .levels
                 .iter()
@@ -594,7 +534,7 @@ impl Walk {
     /// named it.
     fn announce_directory(&mut self, id: EntryId, spot: WalkSpot, stat: &Stat, mark: Option<bool>) {
         self.count_child(&spot);
-        let mut found = self.found(id, spot, EntryKind::Directory, stat);
+        let mut found = self.metadata.found(id, spot, EntryKind::Directory, stat);
         if let Some(is_plain) = mark {
             found.entry.imply(is_plain);
         }
@@ -682,47 +622,23 @@ impl Walk {
         let failure =
             failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));
         let id = spot.id.unwrap_or_else(|| self.take_id());
-        let found = self.found(id, spot, EntryKind::HardLink(first), &stat);
+        let found = self
+            .metadata
+            .found(id, spot, EntryKind::HardLink(first), &stat);
         self.queued.push_back(Step::Entry(found));
         self.queued.extend(failure.map(Step::Failed));
     }
 
     fn announce(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
         self.count_child(&spot);
-        let found = self.found(id, spot, kind, stat);
+        let found = self.metadata.found(id, spot, kind, stat);
         self.queued.push_back(Step::Entry(found));
     }
 
     fn unnumbered(&mut self, spot: WalkSpot, kind: EntryKind, stat: &Stat) {
         self.add_name(&spot);
-        let found = self.found(0, spot, kind, stat);
+        let found = self.metadata.found(0, spot, kind, stat);
         self.queued.push_back(Step::Unnumbered(found));
-    }
-
-    /// An entry with all metadata that is kept.
-    fn found(&mut self, id: EntryId, spot: WalkSpot, kind: EntryKind, stat: &Stat) -> FoundFile {
-        let keep = self.keep;
-        let mut found = spot.into_found(id, kind, stat, keep);
-        // Of a held entry the caller does that.
-        if self.compares_modes && id != 0 {
-            found.take_list_from_mode();
-        }
-        if keep.has_names() {
-            self.owner_names.name(&mut found.entry, &keep);
-        }
-        if keep.has_attributes() {
-            let FoundFile {
-                entry,
-                dir,
-                name,
-                through_link,
-                ..
-            } = &mut found;
-            let is_whole = attributes::add(entry, (dir, name), *through_link, &keep);
-            self.unread_attributes += u64::from(!is_whole);
-            found.lacks_attributes = !is_whole;
-        }
-        found
     }
 
     fn count_child(&mut self, spot: &WalkSpot) {

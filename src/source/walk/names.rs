@@ -90,6 +90,15 @@ impl FirstNames {
         }
     }
 
+    /// Forgets all files, because none of them gets further names. `distinct`: no name of those that
+    /// follow comes twice.
+    pub(super) fn forget_all(&mut self, distinct: bool) {
+        *self = FirstNames {
+            unlinked: self.unlinked,
+            ..FirstNames::new(distinct)
+        };
+    }
+
     /// The entry of the first name, if this is a further one. If no name comes twice, the file is
     /// forgotten at its last name; then the second value is true.
     pub(super) fn find(&mut self, stat: &Stat) -> Option<(EntryId, bool)> {

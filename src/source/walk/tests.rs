@@ -5,6 +5,7 @@ use crate::source::found::Changes;
 use crate::source::operand::{Lookup, expand};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
