@@ -68,16 +68,17 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
     if client.strict && fatal.is_none() && counters.not_kept != NotKept::default() {
         let message = "some metadata was not kept (--strict)";
         let error = Error::new(Kind::Entry, Side::Here, message);
-        client.failures.add(&error);
+        client.news.failures.add(&error);
     }
-    let (failures, more_failures) = client.failures.take();
+    let (failures, more_failures) = client.news.failures.take();
+    let (deleted, removed) = client.news.take_deleted();
     Outcome {
         fatal,
         failures,
         more_failures,
-        deleted: client.deletions.take(),
-        removed: client.removals.take(),
-        snapshot: client.snapshots.take(),
+        deleted,
+        removed,
+        snapshot: client.news.take_snapshot(),
         dry_run: client.dry_run,
         check: client.check,
         elapsed,
@@ -175,7 +176,7 @@ pub async fn digests_written(client: &ClientContext, copied: Result<String>) -> 
 pub async fn changes_written(client: &ClientContext, copied: Result<String>) -> Result<String> {
     let route = copied?;
     tokio::select! {
-        () = client.itemized.written() => Ok(route),
+        () = client.news.itemized.written() => Ok(route),
         () = client.shutdown.wait() => Err(client.shutdown.error()),
     }
 }

@@ -77,7 +77,8 @@ async fn here(request: &Request, client: &ClientContext, lines: &ListedLines) ->
     client.progress.set_phase(Phase::Copying);
     let (answered, told) = (lines.clone(), client.clone());
     let tell = move |files| {
-        told.itemized
+        told.news
+            .itemized
             .room_blocking(|| told.shutdown.cause().is_some());
         let answer = answered.answer(files, &told);
         answer.expect("each line is answered once");

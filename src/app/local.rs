@@ -13,11 +13,8 @@ use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::pipeline::Budget;
 use crate::pipeline::context::Context;
-use crate::pipeline::deletions::Deletions;
-use crate::pipeline::failures::Failures;
-use crate::pipeline::itemized_list::ItemizedList;
+use crate::pipeline::news::News;
 use crate::pipeline::send::SendTerms;
-use crate::pipeline::snapshot_news::SnapshotNews;
 use crate::progress::{Phase, Progress};
 use crate::seal::{Direction, Opener, Sealer, Secret};
 use crate::session::context::{ClientContext, SharedSource};
@@ -110,15 +107,6 @@ async fn follow_rate(request: &Request, client: &ClientContext, limit: &RateLimi
     std::future::pending().await
 }
 
-/// Where one half reports what it deletes and changes.
-#[derive(Default)]
-struct ToldChanges {
-    deletions: Arc<Deletions>,
-    removals: Arc<Deletions>,
-    itemized: Arc<ItemizedList>,
-    snapshots: Arc<SnapshotNews>,
-}
-
 /// Both running halves, and the messages that each receives from the other.
 struct Both {
     sending: SendingEnd,
@@ -138,28 +126,23 @@ impl Both {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
         let (from_sender, to_sender) = ends(there);
-        let context =
-            |control: &Outgoing, failures, told: ToldChanges, progress, digests| Context {
-                options: options.clone(),
-                budget,
-                chunk_size: CHUNK_SIZE,
-                grain: CHUNK_SIZE as u64,
-                peer_repairs: true,
-                // Reading the old version costs as much here as writing the new one.
-                patches: options.compares == Some(true),
-                shifts: options.compares == Some(true) && options.finds_moved_content(),
-                pool: Pool::new(budget.slots, CHUNK_SIZE),
-                control: control.clone(),
-                tell: client.tell(),
-                failures,
-                deletions: told.deletions,
-                removals: told.removals,
-                itemized: told.itemized,
-                snapshots: told.snapshots,
-                progress,
-                shutdown: client.shutdown.clone(),
-                digests,
-            };
+        let context = |control: &Outgoing, news, progress, digests| Context {
+            options: options.clone(),
+            budget,
+            chunk_size: CHUNK_SIZE,
+            grain: CHUNK_SIZE as u64,
+            peer_repairs: true,
+            // Reading the old version costs as much here as writing the new one.
+            patches: options.compares == Some(true),
+            shifts: options.compares == Some(true) && options.finds_moved_content(),
+            pool: Pool::new(budget.slots, CHUNK_SIZE),
+            control: control.clone(),
+            tell: client.tell(),
+            news,
+            progress,
+            shutdown: client.shutdown.clone(),
+            digests,
+        };
         let opening = sources.opening()?;
         let CountedSources { found, totals } = sources;
         let terms = SendTerms {
@@ -178,20 +161,14 @@ impl Both {
         let secret = Secret::random();
         let sending = context(
             &to_receiver,
-            client.failures.clone(),
-            ToldChanges {
-                deletions: client.deletions.clone(),
-                removals: client.removals.clone(),
-                itemized: client.itemized.clone(),
-                snapshots: client.snapshots.clone(),
-            },
+            client.news.clone(),
             client.progress.clone(),
             client.digests.clone(),
         );
         // The sender reports the failures of both halves.
         let unseen = Arc::new(Progress::default());
-        let silent = Arc::new(Failures::silent(unseen.clone()));
-        let receiving = context(&to_sender, silent, ToldChanges::default(), unseen, None);
+        let silent = Arc::new(News::silent(unseen.clone()));
+        let receiving = context(&to_sender, silent, unseen, None);
         let opener = Opener::new(&secret, Direction::ToServer, Suite::None);
         let sessions = operands::sessions(request, Secret::session(), &[], client);
         let destination = operands::destination(request, true, sessions);
@@ -201,7 +178,7 @@ impl Both {
             let opened = to_receiver.send(message);
             opened.await.map_err(|e| Error::usage(e.to_string()))?;
         }
-        if client.failures.has_some() {
+        if client.news.failures.has_some() {
             let told = to_receiver.send(operands::not_found());
             told.await.map_err(|e| Error::usage(e.to_string()))?;
         }

@@ -163,7 +163,7 @@ async fn first_again(
         false => client.reporter.detail(&line),
     }
     // The next login looks up the sources again.
-    client.failures.begin_again();
+    client.news.failures.begin_again();
     pause(wait, client).await
 }
 

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use super::budget::Budget;
-use super::deletions::Deletions;
 use super::digest_list::DigestList;
-use super::failures::Failures;
-use super::itemized_list::ItemizedList;
+use super::news::News;
 use super::shutdown::Shutdown;
-use super::snapshot_news::SnapshotNews;
 use crate::chunk::Pool;
 use crate::control::Outgoing;
 use crate::error::Error;
@@ -39,12 +36,7 @@ pub struct Context {
     pub control: Outgoing,
     /// Shows the lines that commands write to stderr.
     pub tell: TellUser,
-    pub failures: Arc<Failures>,
-    pub deletions: Arc<Deletions>,
-    /// What is removed at the source.
-    pub removals: Arc<Deletions>,
-    pub itemized: Arc<ItemizedList>,
-    pub snapshots: Arc<SnapshotNews>,
+    pub news: Arc<News>,
     pub progress: Arc<Progress>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
@@ -59,7 +51,7 @@ impl Context {
     /// Reports the failure of an entry, or of none in particular (0), to the user and to the other
     /// end.
     pub fn report_fault(&self, error: &Error, id: EntryId, parent: EntryId) {
-        self.failures.add(error);
+        self.news.failures.add(error);
         self.say(Message::Fault(Fault::of(error, id, parent)));
     }
 

@@ -8,16 +8,15 @@
 
 pub mod budget;
 pub mod context;
-pub mod deletions;
 pub mod digest_list;
 pub mod failures;
 pub mod itemized_list;
 pub mod list_check;
 pub mod lzma_room;
+pub mod news;
 pub mod receive;
 pub mod send;
 pub mod shutdown;
-pub mod snapshot_news;
 mod wait_queue;
 pub mod worker_time;
 

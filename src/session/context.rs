@@ -11,13 +11,10 @@ use crate::error::Result;
 use crate::manifest::Root;
 use crate::outcome::Remembered;
 use crate::pipe::Stop;
-use crate::pipeline::deletions::Deletions;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::failures::Failures;
-use crate::pipeline::itemized_list::ItemizedList;
+use crate::pipeline::news::News;
 use crate::pipeline::send::Sender;
 use crate::pipeline::send::cache::CacheShare;
-use crate::pipeline::snapshot_news::SnapshotNews;
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
 use crate::report::{Reporter, TellUser};
@@ -29,7 +26,6 @@ use crate::session::{host, saved_settings};
 use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
-use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Tried};
 
@@ -38,15 +34,7 @@ use crate::wire::message::{Conclusion, Tried};
 pub struct ClientContext {
     pub progress: Arc<Progress>,
     pub reporter: Arc<dyn Reporter>,
-    pub failures: Arc<Failures>,
-    /// What was deleted at the destination.
-    pub deletions: Arc<Deletions>,
-    /// What was removed at the source.
-    pub removals: Arc<Deletions>,
-    /// What changes there, for `--itemize-changes` and `--dry-run`.
-    pub itemized: Arc<ItemizedList>,
-    /// The snapshot that was made.
-    pub snapshots: Arc<SnapshotNews>,
+    pub news: Arc<News>,
     pub shutdown: Arc<Shutdown>,
     pub digests: Option<Arc<DigestList>>,
     /// The hosts that earlier logins of this copy reached.
@@ -71,29 +59,10 @@ pub struct ClientContext {
 
 impl ClientContext {
     pub fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> ClientContext {
-        let (telling, detailing) = (reporter.clone(), reporter.clone());
-        let failures = Failures::new(
-            Box::new(move |error| telling.failure(error)),
-            Box::new(move |error| detailing.detail(&error.to_string())),
-            progress.clone(),
-        );
-        let deleting = reporter.clone();
-        let deletions = Deletions::new(Box::new(move |path| deleting.deleted(path)));
-        let removing = reporter.clone();
-        let removals = Deletions::new(Box::new(move |path| {
-            removing.detail(&format!("removed {}", printable(path)));
-        }));
-        let detailing = reporter.clone();
-        let snapshots = SnapshotNews::new(Box::new(move |line| detailing.detail(line)));
-        let itemized = ItemizedList::new(reporter.clone(), progress.clone());
         ClientContext {
+            news: Arc::new(News::new(reporter.clone(), progress.clone())),
             progress,
             reporter,
-            failures: Arc::new(failures),
-            deletions: Arc::new(deletions),
-            removals: Arc::new(removals),
-            itemized: Arc::new(itemized),
-            snapshots: Arc::new(snapshots),
             shutdown: Arc::default(),
             digests: None,
             reached: HostPin::default(),
@@ -159,7 +128,7 @@ impl ClientContext {
 
     /// Prepares for the next session. True if the last one got further than those before it.
     pub fn begin_again(&self) -> bool {
-        self.failures.begin_again();
+        self.news.failures.begin_again();
         if let Some(list) = &self.digests {
             list.begin_again();
         }

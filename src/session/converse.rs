@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipeline::itemized_list::ItemizedList;
+use crate::pipeline::news::News;
 use crate::session::control_reader::ControlReader;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::wire::message::Message;
@@ -36,13 +36,13 @@ impl RunningEnd {
     }
 
     /// The changes that the user sees, if they have no room for more.
-    fn full_list(&self) -> Option<Arc<ItemizedList>> {
+    fn full_list(&self) -> Option<Arc<News>> {
         let context = match self {
             RunningEnd::Sending(end) => &end.sender.context,
             RunningEnd::Receiving(end) => &end.receiver.context,
         };
-        let list = &context.itemized;
-        list.is_full().then(|| list.clone())
+        let news = &context.news;
+        news.itemized.is_full().then(|| news.clone())
     }
 
     /// Works off queued messages before `error` counts as the cause: they may have a better one.
@@ -87,10 +87,10 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             }
             control_reader.pause(false);
         }
-        if let Some(changes) = end.full_list() {
+        if let Some(news) = end.full_list() {
             control_reader.pause(true);
             tokio::select! {
-                () = changes.room() => {}
+                () = news.itemized.room() => {}
                 () = shutdown.wait() => return Err(shutdown.error()),
             }
             control_reader.pause(false);

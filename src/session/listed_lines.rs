@@ -139,7 +139,7 @@ impl ListedLines {
                     continue;
                 }
                 FoundContent::Failed(fault) => {
-                    client.failures.add(&fault.into_error());
+                    client.news.failures.add(&fault.into_error());
                     continue;
                 }
                 FoundContent::Differs => ItemChanges::default(),
@@ -153,7 +153,7 @@ impl ListedLines {
                 path: line.path,
                 target: Vec::new(),
             }];
-            client.itemized.add(&ItemizedEntries {
+            client.news.itemized.add(&ItemizedEntries {
                 entries,
                 ..ItemizedEntries::default()
             });
@@ -240,7 +240,7 @@ impl<R: Read> ListReader<R> {
                 break;
             }
         }
-        if self.number == 0 && !self.client.failures.has_some() {
+        if self.number == 0 && !self.client.news.failures.has_some() {
             self.fail(format!(
                 "{}: names no file, so nothing was compared",
                 self.shown
@@ -274,6 +274,6 @@ impl<R: Read> ListReader<R> {
 
     fn fail(&self, message: String) {
         let error = Error::new(Kind::Usage, Side::Here, message);
-        self.client.failures.add(&error);
+        self.client.news.failures.add(&error);
     }
 }

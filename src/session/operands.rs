@@ -277,7 +277,9 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
             .map(|source| &source.path[..])
             .collect();
         let (found, errors) = look_up_relative(&typed, options, &lookup)?;
-        errors.iter().for_each(|error| client.failures.add(error));
+        errors
+            .iter()
+            .for_each(|error| client.news.failures.add(error));
         return Ok(found);
     }
     let mut all = Expanded::default();
@@ -291,7 +293,9 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
             let streams = named.extract_if(.., |named| named.is_pipe());
             errors.extend(streams.map(read_once));
         }
-        errors.iter().for_each(|error| client.failures.add(error));
+        errors
+            .iter()
+            .for_each(|error| client.news.failures.add(error));
         let warnings = named.iter().filter_map(NamedSource::warning);
         warnings.for_each(|line| client.reporter.notice(&line));
         all.add(named, operand, !errors.is_empty());

@@ -32,7 +32,7 @@ use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::file_list::{NamesFrom, RelativeCopy};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::DigestList;
-use crate::pipeline::failures::Failures;
+use crate::pipeline::news::News;
 use crate::pipeline::receive::destination::{Sessions, To};
 use crate::pipeline::send::SendTerms;
 use crate::pipeline::{Budget, Shutdown};
@@ -423,11 +423,7 @@ impl<'a> ServerCopy<'a> {
             pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
             tell: tell(),
-            failures: Arc::new(Failures::silent(self.progress.clone())),
-            deletions: Arc::default(),
-            removals: Arc::default(),
-            itemized: Arc::default(),
-            snapshots: Arc::default(),
+            news: Arc::new(News::silent(self.progress.clone())),
             progress: self.progress.clone(),
             shutdown: self.shutdown.clone(),
             digests: None,

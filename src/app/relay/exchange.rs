@@ -143,10 +143,10 @@ impl<'a> Exchange<'a> {
             let said = self.of_receiver(said).map_err(|error| line.cut(error))?;
             let is_done = matches!(said, RelayStep::Done);
             line.pass(said).await?;
-            if self.client.itemized.is_full() {
+            if self.client.news.itemized.is_full() {
                 // The receiver is not heard while the user reads, so its silence means nothing.
                 self.pause(true);
-                self.client.itemized.room().await;
+                self.client.news.itemized.room().await;
                 self.pause(false);
             }
             if is_done {
@@ -185,7 +185,7 @@ impl<'a> Exchange<'a> {
                 if !self.request.options.mirror.removes_sources {
                     return Ok(RelayStep::OutOfPlace);
                 }
-                self.client.removals.add(&message.removed);
+                self.client.news.removed(&message.removed);
                 message.removed.paths.clear();
                 RelayStep::Pass(Message::SourcesRemoved(message))
             }
@@ -195,7 +195,7 @@ impl<'a> Exchange<'a> {
             }
             Message::Vanished(fault) => {
                 let nameless = nameless(&fault);
-                self.client.failures.detail(&fault.into_error());
+                self.client.news.failures.detail(&fault.into_error());
                 RelayStep::Pass(Message::Vanished(nameless))
             }
             Message::Special(count) => {
@@ -277,11 +277,11 @@ impl<'a> Exchange<'a> {
                 RelayStep::Pass(Message::Summed(answer))
             }
             Message::Deleted(deleted) => {
-                self.client.deletions.add(&deleted);
+                self.client.news.deleted(&deleted);
                 RelayStep::Taken
             }
             Message::Snapshot(report) => {
-                self.client.snapshots.add(&report);
+                self.client.news.made_snapshot(&report);
                 RelayStep::Taken
             }
             Message::Itemized(changes) => {
@@ -289,7 +289,7 @@ impl<'a> Exchange<'a> {
                 if !options.itemizes && !options.dry_run {
                     return Ok(RelayStep::OutOfPlace);
                 }
-                self.client.itemized.add(&changes);
+                self.client.news.itemized.add(&changes);
                 RelayStep::Taken
             }
             message @ (Message::SumUp(_)
@@ -332,7 +332,7 @@ impl<'a> Exchange<'a> {
     /// Reports a failed entry to the user. Returns what the other server has to know.
     fn failed(&self, fault: Fault) -> Fault {
         let nameless = nameless(&fault);
-        self.client.failures.add(&fault.into_error());
+        self.client.news.failures.add(&fault.into_error());
         nameless
     }
 

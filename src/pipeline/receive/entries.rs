@@ -597,7 +597,7 @@ impl Entries {
         if !self.context().removes_sources() {
             return self.report.breach("a removal that it was not asked for");
         }
-        self.context().removals.add(&message.removed);
+        self.context().news.removed(&message.removed);
         if message.is_last && self.removal.is_over(RemovalStep::Removed, self) {
             self.complete();
         }

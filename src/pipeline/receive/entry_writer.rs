@@ -949,14 +949,14 @@ impl EntryWriter<'_> {
         if fault.kind != Kind::Changed {
             self.entries().report.source_failed();
         }
-        self.context().failures.add(&fault.into_error());
+        self.context().news.failures.add(&fault.into_error());
         self.given_up(id, parent);
     }
 
     /// With `--live`, an entry may vanish before it is read.
     fn vanished(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
-        self.context().failures.detail(&fault.into_error());
+        self.context().news.failures.detail(&fault.into_error());
         self.entries().vanished_in_snapshot(id, parent);
         self.given_up(id, parent);
     }

@@ -341,7 +341,7 @@ impl Files {
                 let len = size(len);
                 (context.tell)(&format!("fastcp: {path} holds the first {len} of the pipe"));
             }
-            Err(error) => context.failures.add(&error),
+            Err(error) => context.news.failures.add(&error),
         }
     }
 }

@@ -245,9 +245,9 @@ impl Itemizer {
 
 /// Shows changes if the user sees this end; otherwise the other end passes them on.
 fn say(context: &Context, changes: ItemizedEntries) {
-    if !context.itemized.is_shown() {
+    if !context.news.itemized.is_shown() {
         return context.say(Message::Itemized(changes));
     }
-    context.itemized.room_blocking(|| context.is_ending());
-    context.itemized.add(&changes);
+    context.news.itemized.room_blocking(|| context.is_ending());
+    context.news.itemized.add(&changes);
 }

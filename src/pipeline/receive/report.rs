@@ -145,8 +145,8 @@ impl Report {
     /// Entries were deleted here.
     pub(super) fn deleted(&self, deleted: DeletedEntries) {
         let context = &self.context;
-        context.itemized.room_blocking(|| context.is_ending());
-        context.deletions.add(&deleted);
+        context.news.itemized.room_blocking(|| context.is_ending());
+        context.news.deleted(&deleted);
         context.say(Message::Deleted(deleted));
     }
 

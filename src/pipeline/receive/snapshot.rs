@@ -197,11 +197,11 @@ impl Entries {
             let error = Error::new(Kind::Entry, Side::Dest, message);
             self.context().report_fault(&error, 0, 0);
         }
-        if self.context().failures.has_some() || self.context().is_ending() {
+        if self.context().news.failures.has_some() || self.context().is_ending() {
             let line = "fastcp: the snapshot is not complete, because something has failed; run the \
                         same command again to resume it";
             (self.sessions.tell)(line);
-            if self.context().failures.has_some() {
+            if self.context().news.failures.has_some() {
                 snapshot.store.doubt();
             }
             return;
@@ -245,7 +245,7 @@ impl Entries {
 
     /// Tells both ends; one of them is the user's.
     fn tell_snapshot(&self, report: SnapshotReport) {
-        self.context().snapshots.add(&report);
+        self.context().news.made_snapshot(&report);
         self.context().say(Message::Snapshot(report));
     }
 }

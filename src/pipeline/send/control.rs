@@ -163,14 +163,14 @@ impl SendControl {
                     ));
                 }
             }
-            Message::Snapshot(report) => self.context.snapshots.add(&report),
-            Message::Deleted(deleted) => self.context.deletions.add(&deleted),
+            Message::Snapshot(report) => self.context.news.made_snapshot(&report),
+            Message::Deleted(deleted) => self.context.news.deleted(&deleted),
             Message::Itemized(changes) => {
                 let options = &self.context.options;
                 if !options.itemizes && !options.dry_run {
                     return Err(UnexpectedMessage("changes that it was not asked for"));
                 }
-                self.context.itemized.add(&changes);
+                self.context.news.itemized.add(&changes);
             }
             Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
@@ -551,7 +551,7 @@ impl SendControl {
         if !self.scheduler.is_met(entry) {
             return Err(UnexpectedMessage("a failure of an unknown entry"));
         }
-        self.context.failures.add(&fault.into_error());
+        self.context.news.failures.add(&fault.into_error());
         if entry != 0 {
             self.scheduler.entry_failed(entry);
             if let Some(closed) = self.scheduler.close(entry) {

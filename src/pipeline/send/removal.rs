@@ -21,7 +21,7 @@ pub(super) fn run(report: &SendReport) -> Result<(), Ended> {
         let mut removed = DeletedEntries::default();
         let mut listed = 0;
         let say = |removed: DeletedEntries, is_last| {
-            context.removals.add(&removed);
+            context.news.removed(&removed);
             let message = RemovedSources { removed, is_last };
             report.say_or_end(Message::SourcesRemoved(message))
         };

@@ -90,7 +90,7 @@ impl SendReport {
     /// Reports a name that the user listed and that is missing, even if sources may change.
     pub fn fail_missing(&self, error: &Error) {
         self.has_failed_before();
-        self.context.failures.add(error);
+        self.context.news.failures.add(error);
         self.say(Message::Fault(Fault::of(error, 0, 0)));
     }
 
@@ -111,10 +111,10 @@ impl SendReport {
         }
         let fault = Fault::of(error, entry, parent);
         if self.context.options.live && source::has_vanished(error) {
-            self.context.failures.detail(error);
+            self.context.news.failures.detail(error);
             self.say(Message::Vanished(fault));
         } else {
-            self.context.failures.add(error);
+            self.context.news.failures.add(error);
             self.say(Message::Fault(fault));
         }
     }

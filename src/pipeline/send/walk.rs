@@ -231,7 +231,7 @@ impl SourceWalk<'_> {
                 Ok(())
             }
             Step::Special(error) => {
-                self.sender.context.failures.detail(&error);
+                self.sender.context.news.failures.detail(&error);
                 self.sender.context.progress.add_special(1);
                 self.special += 1;
                 Ok(())

@@ -106,7 +106,7 @@ impl Client<'_> {
         for message in sources.opening()? {
             say(far.control, message).await?;
         }
-        if self.client.failures.has_some() {
+        if self.client.news.failures.has_some() {
             say(far.control, operands::not_found()).await?;
         }
         let CountedSources { found, totals } = sources;
@@ -218,11 +218,7 @@ impl Client<'_> {
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
             tell: self.client.tell(),
-            failures: self.client.failures.clone(),
-            deletions: self.client.deletions.clone(),
-            removals: self.client.removals.clone(),
-            itemized: self.client.itemized.clone(),
-            snapshots: self.client.snapshots.clone(),
+            news: self.client.news.clone(),
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),
             digests: self.client.digests.clone(),

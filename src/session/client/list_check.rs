@@ -126,9 +126,9 @@ async fn hear<R: AsyncRead + Unpin>(
 ) -> Result<()> {
     let breach = |what| Error::breach(Side::Here, "fastcp there", what);
     loop {
-        if client.itemized.is_full() {
+        if client.news.itemized.is_full() {
             reader.pause(true);
-            client.itemized.room().await;
+            client.news.itemized.room().await;
             reader.pause(false);
         }
         match reader.next().await? {

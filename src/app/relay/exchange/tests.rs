@@ -1,6 +1,6 @@
 //! Tests of what each of two hosts learns about the other.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -8,18 +8,17 @@ use super::*;
 use crate::error::Kind;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Name, Root, Totals};
-use crate::pipe::Stop;
-use crate::pipeline::failures::Failures;
-use crate::progress::Progress;
 use crate::report::Reporter;
-use crate::session::host_pin::HostPin;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
 use crate::wire::message::{Ack, AllSent, Busy, Data, ItemizedEntries, Listen, Roots};
 
-struct Nobody;
+/// The failures that the user was told of.
+struct KeptFailures(Arc<Mutex<Vec<Error>>>);
 
-impl Reporter for Nobody {
-    fn failure(&self, _: &Error) {}
+impl Reporter for KeptFailures {
+    fn failure(&self, error: &Error) {
+        self.0.lock().push(error.clone());
+    }
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
@@ -51,30 +50,8 @@ fn request() -> Request {
 /// A client, and the failures that were reported to it.
 fn client() -> (ClientContext, Arc<Mutex<Vec<Error>>>) {
     let told: Arc<Mutex<Vec<Error>>> = Arc::default();
-    let progress = Arc::<Progress>::default();
-    let telling = told.clone();
-    let tell = move |error: &Error| telling.lock().push(error.clone());
-    let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
-    let client = ClientContext {
-        deletions: Arc::default(),
-        removals: Arc::default(),
-        itemized: Arc::default(),
-        snapshots: Arc::default(),
-        strict: false,
-        dry_run: false,
-        check: false,
-        progress,
-        reporter: Arc::new(Nobody),
-        failures: Arc::new(failures),
-        shutdown: Arc::default(),
-        digests: None,
-        reached: HostPin::default(),
-        enough: Stop::new(),
-        verdict: Arc::new(OnceLock::new()),
-        probe: None,
-        shared: None,
-        taken: None,
-    };
+    let reporter = Arc::new(KeptFailures(told.clone()));
+    let client = ClientContext::new(Arc::default(), reporter);
     (client, told)
 }
 

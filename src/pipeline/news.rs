@@ -1,0 +1,141 @@
+//! The news of a copy for its user: what failed, changed, or was deleted, and the snapshot that was
+//! made.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::failures::Failures;
+use super::itemized_list::ItemizedList;
+use crate::progress::Progress;
+use crate::report::Reporter;
+use crate::units::printable;
+use crate::wire::message::{DeletedEntries, SnapshotReport};
+
+/// Paths that are kept for the summary; further ones are only counted.
+pub const DELETED_MAX: usize = 10_000;
+
+/// The end that the user sees shows and keeps what both ends report; the other end is silent.
+pub struct News {
+    pub failures: Failures,
+    /// What changes at the destination, for `--itemize-changes` and `--dry-run`.
+    pub itemized: ItemizedList,
+    reporter: Option<Arc<dyn Reporter>>,
+    deleted: Mutex<Deleted>,
+    /// What was removed at the source.
+    removed: Mutex<Deleted>,
+    snapshot: Mutex<Option<MadeSnapshot>>,
+}
+
+/// Deleted entries. Sessions after a lost connection add to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    pub count: u64,
+    /// Printable, at most [`DELETED_MAX`].
+    pub paths: Vec<String>,
+}
+
+impl Deleted {
+    /// Adds what another copy has deleted.
+    pub fn add(&mut self, other: Deleted) {
+        // The number comes from a peer and must not overflow.
+        self.count = self.count.saturating_add(other.count);
+        self.paths.extend(other.paths);
+        self.paths.truncate(DELETED_MAX);
+    }
+}
+
+/// A complete snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MadeSnapshot {
+    /// Printable.
+    pub name: String,
+    pub linked: u64,
+    pub copied: u64,
+    /// Printable names of removed snapshots.
+    pub removed: Vec<String>,
+    pub is_clock_behind: bool,
+}
+
+impl News {
+    /// The news that `reporter` shows to the user.
+    pub fn new(reporter: Arc<dyn Reporter>, progress: Arc<Progress>) -> News {
+        let (telling, detailing) = (reporter.clone(), reporter.clone());
+        let failures = Failures::new(
+            Box::new(move |error| telling.failure(error)),
+            Box::new(move |error| detailing.detail(&error.to_string())),
+            progress.clone(),
+        );
+        News {
+            failures,
+            itemized: ItemizedList::new(reporter.clone(), progress.clone()),
+            reporter: Some(reporter),
+            ..News::silent(progress)
+        }
+    }
+
+    /// The news of an end that tells the other end.
+    pub fn silent(progress: Arc<Progress>) -> News {
+        News {
+            failures: Failures::silent(progress),
+            itemized: ItemizedList::default(),
+            reporter: None,
+            deleted: Mutex::default(),
+            removed: Mutex::default(),
+            snapshot: Mutex::default(),
+        }
+    }
+
+    /// Entries were deleted at the destination (`--delete`).
+    pub fn deleted(&self, entries: &DeletedEntries) {
+        if let Some(reporter) = &self.reporter {
+            note(&self.deleted, entries, |path| reporter.deleted(path));
+        }
+    }
+
+    /// Files were removed at the source.
+    pub fn removed(&self, entries: &DeletedEntries) {
+        if let Some(reporter) = &self.reporter {
+            let tell = |path: &[u8]| reporter.detail(&format!("removed {}", printable(path)));
+            note(&self.removed, entries, tell);
+        }
+    }
+
+    /// A snapshot was made.
+    pub fn made_snapshot(&self, report: &SnapshotReport) {
+        let Some(reporter) = &self.reporter else {
+            return;
+        };
+        let removed = report.removed.iter().map(|name| printable(name));
+        let made = MadeSnapshot {
+            name: printable(&report.name),
+            linked: report.linked,
+            copied: report.copied,
+            removed: removed.collect(),
+            is_clock_behind: report.is_clock_behind,
+        };
+        for name in &made.removed {
+            reporter.detail(&format!("removed snapshot {name}"));
+        }
+        *self.snapshot.lock() = Some(made);
+    }
+
+    /// Takes what was deleted, and what was removed at the source.
+    pub fn take_deleted(&self) -> (Deleted, Deleted) {
+        let take = |deleted: &Mutex<Deleted>| std::mem::take(&mut *deleted.lock());
+        (take(&self.deleted), take(&self.removed))
+    }
+
+    pub fn take_snapshot(&self) -> Option<MadeSnapshot> {
+        self.snapshot.lock().take()
+    }
+}
+
+fn note(deleted: &Mutex<Deleted>, entries: &DeletedEntries, tell: impl Fn(&[u8])) {
+    entries.paths.iter().for_each(|path| tell(path));
+    let paths = entries.paths.iter().take(DELETED_MAX);
+    deleted.lock().add(Deleted {
+        count: entries.count,
+        paths: paths.map(|path| printable(path)).collect(),
+    });
+}
