@@ -27,35 +27,34 @@ const LIST_PATIENCE: Duration = Duration::from_millis(300);
 /// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
     let started = Instant::now();
-    let mut client = ClientContext {
-        strict: request.strict,
-        dry_run: request.options.dry_run,
-        check: request.check,
-        ..ClientContext::new(progress, reporter)
-    };
-    let resumes = !request.options.no_resume;
-    let copied = copy(request, &mut client);
-    over(&client, copied, resumes, started)
+    let mut client = ClientContext::new(progress, reporter);
+    let copied = copy(&request, &mut client);
+    over(&request, &client, copied, started)
 }
 
-/// The outcome of a copy that is over, which the same command would resume if it `resumes`.
+/// The outcome of a copy that is over. If it can be resumed, an error says so.
 pub fn over(
+    request: &Request,
     client: &ClientContext,
     mut copied: Result<String>,
-    resumes: bool,
     started: Instant,
 ) -> Outcome {
     client.progress.set_phase(Phase::Done);
     let there = client.progress.snapshot().placed_bytes();
-    let resumes = resumes && !client.shutdown.is_once();
+    let resumes = !request.options.no_resume && !client.shutdown.is_once();
     if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
-    outcome(client, copied, started)
+    outcome(request, client, copied, started)
 }
 
 /// The outcome, from `client` and from `copied`: the route, or why the copy ended early.
-pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant) -> Outcome {
+pub fn outcome(
+    request: &Request,
+    client: &ClientContext,
+    copied: Result<String>,
+    started: Instant,
+) -> Outcome {
     let (route, mut fatal) = match copied {
         Ok(route) => (route, None),
         Err(error) => (String::new(), Some(error)),
@@ -65,7 +64,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         0
     });
     let (elapsed, counters) = (started.elapsed(), client.progress.snapshot());
-    if client.strict && fatal.is_none() && counters.not_kept != NotKept::default() {
+    if request.strict && fatal.is_none() && counters.not_kept != NotKept::default() {
         let message = "some metadata was not kept (--strict)";
         let error = Error::new(Kind::Entry, Side::Here, message);
         client.news.failures.add(&error);
@@ -79,8 +78,8 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
         deleted,
         removed,
         snapshot: client.news.take_snapshot(),
-        dry_run: client.dry_run,
-        check: client.check,
+        dry_run: request.options.dry_run,
+        check: request.check,
         elapsed,
         login: counters
             .logged_in
@@ -93,7 +92,7 @@ pub fn outcome(client: &ClientContext, copied: Result<String>, started: Instant)
     }
 }
 
-pub fn copy(request: Request, client: &mut ClientContext) -> Result<String> {
+pub fn copy(request: &Request, client: &mut ClientContext) -> Result<String> {
     host::prepare(1)?;
     if request.options.nice {
         host::be_nice();
@@ -112,10 +111,10 @@ pub fn copy(request: Request, client: &mut ClientContext) -> Result<String> {
         }
         let copy = async {
             let copied = match (&request.check_list, request.host()) {
-                (Some(from), _) => list_check::run(&request, from, client).await,
-                (None, None) => local::copy(&request, client).await,
-                (None, Some(_)) if client.probe.is_some() => one_session(&request, client).await,
-                (None, Some(_)) => retries::copy(&request, client).await,
+                (Some(from), _) => list_check::run(request, from, client).await,
+                (None, None) => local::copy(request, client).await,
+                (None, Some(_)) if client.probe.is_some() => one_session(request, client).await,
+                (None, Some(_)) => retries::copy(request, client).await,
             };
             let copied = digests_written(client, copied).await;
             changes_written(client, copied).await

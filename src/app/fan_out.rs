@@ -36,14 +36,10 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     let all = Arc::<Shutdown>::default();
     let destinations = ends.into_iter().map(|(progress, reporter)| ClientContext {
         shutdown: Arc::new(Shutdown::of_session(&all)),
-        strict: request.strict,
-        dry_run: request.options.dry_run,
-        check: request.check,
         ..ClientContext::new(progress, reporter)
     });
     let mut destinations: Vec<ClientContext> = destinations.collect();
     let mut outcomes: Vec<Option<Outcome>> = destinations.iter().map(|_| None).collect();
-    let resumes = !request.options.no_resume;
     let begun = host::prepare(destinations.len()).and_then(|()| {
         share(request, &mut destinations);
         list_digests(request, &mut destinations)
@@ -62,7 +58,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
     };
     let rest = |client: &ClientContext| {
         let error = failed.clone().unwrap_or_else(|| client.shutdown.error());
-        over(client, Err(error), resumes, started)
+        over(request, client, Err(error), started)
     };
     let outcomes = destinations.iter().zip(outcomes);
     outcomes
@@ -186,7 +182,6 @@ async fn carry_out(
 }
 
 pub(super) async fn one(mut request: Request, client: &ClientContext, started: Instant) -> Outcome {
-    let resumes = !request.options.no_resume;
     let copied = match request.host() {
         Some(_) => retries::copy(&request, client).await,
         None => {
@@ -202,7 +197,7 @@ pub(super) async fn one(mut request: Request, client: &ClientContext, started: I
     if let Some(shared) = &client.shared {
         shared.leave();
     }
-    over(client, copied, resumes, started)
+    over(&request, client, copied, started)
 }
 
 /// The exit code of a signal, or of the first destination, in the order typed, whose copy is not

@@ -29,9 +29,6 @@ pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) 
     let copies = copies.map(|((request, (progress, reporter)), taken)| {
         let client = ClientContext {
             shutdown: Arc::new(Shutdown::of_session(&all)),
-            strict: request.strict,
-            dry_run: request.options.dry_run,
-            check: request.check,
             taken: Some(taken),
             ..ClientContext::new(progress, reporter)
         };
@@ -52,8 +49,7 @@ pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) 
     // Of a copy that was ended, and of those that did not begin.
     for (request, client) in &copies[outcomes.len()..] {
         let error = failed.clone().unwrap_or_else(|| client.shutdown.error());
-        let resumes = !request.options.no_resume;
-        outcomes.push(over(client, Err(error), resumes, Instant::now()));
+        outcomes.push(over(request, client, Err(error), Instant::now()));
     }
     together(outcomes, started)
 }

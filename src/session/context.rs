@@ -49,12 +49,6 @@ pub struct ClientContext {
     pub taken: Option<TakenNames>,
     /// Set if the session only measures the link; it is over when that is done.
     pub probe: Option<Arc<dyn LinkTest>>,
-    /// `--strict`: metadata that could not be kept is a failure.
-    pub strict: bool,
-    /// `--dry-run`: nothing is copied.
-    pub dry_run: bool,
-    /// `--check`: a difference between the ends is a failure.
-    pub check: bool,
 }
 
 impl ClientContext {
@@ -71,9 +65,6 @@ impl ClientContext {
             shared: None,
             taken: None,
             probe: None,
-            strict: false,
-            dry_run: false,
-            check: false,
         }
     }
 
@@ -121,7 +112,7 @@ impl ClientContext {
             // Set once in each copy.
             let _ = self.verdict.set(verdict);
         }
-        if let Some(remembered) = remembered.filter(|_| !self.dry_run) {
+        if let Some(remembered) = remembered.filter(|_| !request.options.dry_run) {
             saved_settings::remember(request, remembered).await;
         }
     }

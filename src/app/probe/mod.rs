@@ -109,9 +109,9 @@ impl Probe {
         let tried = try_codecs(&request, compress, sample, &hear);
         let ran = tried.and_then(|tried| {
             codecs = tried;
-            copy::copy(request, &mut client)
+            copy::copy(&request, &mut client)
         });
-        let outcome = copy::outcome(&client, ran, began);
+        let outcome = copy::outcome(&request, &client, ran, began);
         let link = test.facts();
         let forecast = match &outcome.fatal {
             None => expect(&codecs, &link, compress),
