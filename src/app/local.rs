@@ -12,7 +12,7 @@ use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
 use crate::pipeline::Budget;
-use crate::pipeline::context::Context;
+use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::news::News;
 use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
@@ -130,11 +130,7 @@ impl Both {
             options: options.clone(),
             budget,
             chunk_size: CHUNK_SIZE,
-            grain: CHUNK_SIZE as u64,
-            peer_repairs: true,
-            // Reading the old version costs as much here as writing the new one.
-            patches: options.compares == Some(true),
-            shifts: options.compares == Some(true) && options.finds_moved_content(),
+            agreed: Agreement::local(options),
             pool: Pool::new(budget.slots, CHUNK_SIZE),
             control: control.clone(),
             tell: client.tell(),

@@ -6,12 +6,13 @@ use super::budget::Budget;
 use super::digest_list::DigestList;
 use super::news::News;
 use super::shutdown::Shutdown;
-use crate::chunk::Pool;
+use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::Outgoing;
 use crate::error::Error;
 use crate::manifest::EntryId;
 use crate::progress::Progress;
 use crate::report::TellUser;
+use crate::wire::hello::Hello;
 use crate::wire::message::{CopyOptions, Fault, Message};
 
 /// One end of a copy: its options, its memory, and where its news goes.
@@ -20,6 +21,21 @@ pub struct Context {
     pub budget: Budget,
     /// Bytes.
     pub chunk_size: usize,
+    pub agreed: Agreement,
+    /// Buffers for chunks: the back-pressure of this end.
+    pub pool: Pool,
+    pub control: Outgoing,
+    /// Shows the lines that commands write to stderr.
+    pub tell: TellUser,
+    pub news: Arc<News>,
+    pub progress: Arc<Progress>,
+    pub shutdown: Arc<Shutdown>,
+    pub digests: Option<Arc<DigestList>>,
+}
+
+/// What the versions of both ends support, and the options ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreement {
     /// Pieces of files end at multiples of this many bytes, except at the end of a file. Less than
     /// a chunk if both ends support it.
     pub grain: u64,
@@ -31,15 +47,30 @@ pub struct Context {
     pub patches: bool,
     /// Content of existing files is found if it has moved within its file.
     pub shifts: bool,
-    /// Buffers for chunks: the back-pressure of this end.
-    pub pool: Pool,
-    pub control: Outgoing,
-    /// Shows the lines that commands write to stderr.
-    pub tell: TellUser,
-    pub news: Arc<News>,
-    pub progress: Arc<Progress>,
-    pub shutdown: Arc<Shutdown>,
-    pub digests: Option<Arc<DigestList>>,
+}
+
+impl Agreement {
+    /// Between the ends with these hellos, about chunks of `chunk_size` bytes.
+    pub fn between(own: &Hello, peer: &Hello, chunk_size: u32, options: &CopyOptions) -> Agreement {
+        Agreement {
+            grain: own.grain(peer, chunk_size),
+            peer_repairs: peer.tells(),
+            patches: peer.can_patch() && options.compares_remotely(),
+            shifts: peer.can_shift() && options.finds_moved_content(),
+        }
+    }
+
+    /// Between two ends in one process. To read an old version costs as much there as to write the
+    /// new one, so existing files are compared on request only.
+    pub fn local(options: &CopyOptions) -> Agreement {
+        let compares = options.compares == Some(true);
+        Agreement {
+            grain: CHUNK_SIZE as u64,
+            peer_repairs: true,
+            patches: compares,
+            shifts: compares && options.finds_moved_content(),
+        }
+    }
 }
 
 impl Context {

@@ -30,7 +30,7 @@ use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::file_list::{NamesFrom, RelativeCopy};
-use crate::pipeline::context::Context;
+use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::digest_list::DigestList;
 use crate::pipeline::news::News;
 use crate::pipeline::receive::destination::{Sessions, To};
@@ -416,10 +416,12 @@ impl<'a> ServerCopy<'a> {
             options: self.open.options.clone(),
             budget: self.budget,
             chunk_size,
-            grain: host::hello().grain(self.client, self.open.chunk_size),
-            peer_repairs: self.client.tells(),
-            patches: self.client.can_patch() && self.open.options.compares_remotely(),
-            shifts: self.client.can_shift() && self.open.options.finds_moved_content(),
+            agreed: Agreement::between(
+                &host::hello(),
+                self.client,
+                self.open.chunk_size,
+                &self.open.options,
+            ),
             pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
             tell: tell(),

@@ -293,7 +293,7 @@ impl Entries {
         if entry.is_device() || entry.is_made_up() {
             return true;
         }
-        match self.context().peer_repairs {
+        match self.context().agreed.peer_repairs {
             true => entry.is_young(),
             false => is_just_written(entry),
         }

@@ -171,7 +171,7 @@ impl Files {
     fn compares(&self, entry: &Entry) -> bool {
         let rules = &self.entries.rules;
         let may_look = !rules.blind && !rules.no_clobber;
-        self.context().patches && may_look && entry.size > SMALL_FILE_MAX
+        self.context().agreed.patches && may_look && entry.size > SMALL_FILE_MAX
     }
 
     /// The journal's number of a file that was perhaps made just now. None if it is not recorded, and
@@ -196,7 +196,7 @@ impl Files {
     /// The chunks of a new version that begin within the old one, or all if content of the old one
     /// may have moved.
     pub(super) fn compared(&self, basis: &Basis, entry: &Entry) -> Vec<ByteRange> {
-        if self.context().shifts && basis.unwritten().is_some() {
+        if self.context().agreed.shifts && basis.unwritten().is_some() {
             return vec![span(0..entry.size)];
         }
         let end = basis
@@ -303,7 +303,11 @@ impl Files {
     }
 
     pub(super) fn nothing_of(&self, entry: &Entry) -> Restored {
-        Restored::nothing(entry.size, self.context().grain, self.needs_tree(entry))
+        Restored::nothing(
+            entry.size,
+            self.context().agreed.grain,
+            self.needs_tree(entry),
+        )
     }
 
     /// If a file changes during the copy, its chunks are from different times and their common

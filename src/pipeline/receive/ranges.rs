@@ -256,7 +256,7 @@ impl RangeWriter {
             self.files.entries.report.breach(what);
             return Ok(Comparison::Late);
         };
-        let looks = self.context().shifts && !self.files.entries.rules.dry_run;
+        let looks = self.context().agreed.shifts && !self.files.entries.rules.dry_run;
         let may_try = |old: &&Basis| state.shifts.may_try(file.entry.size, old.len());
         let piece = ComparedPiece {
             partial: &partial,
@@ -296,7 +296,7 @@ impl RangeWriter {
     /// Asks for a chunk whose digest differs from that of the existing bytes.
     fn differs(&self, chunk: u64, pages: Vec<u8>) {
         // A key that may only write must not learn what is there.
-        let may_tell = self.context().patches && !self.files.entries.rules.blind;
+        let may_tell = self.context().agreed.patches && !self.files.entries.rules.blind;
         self.context().say(match may_tell && !pages.is_empty() {
             true => Message::Differs(DifferingChunk { chunk, pages }),
             false => Message::Nack(vec![chunk]),

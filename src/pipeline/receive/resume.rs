@@ -182,11 +182,11 @@ impl Resume {
         if !is_intact {
             journal.doubted();
         }
-        let restored = match context.peer_repairs {
+        let restored = match context.agreed.peer_repairs {
             true => self.recorded(journal, &begun, &entry),
             false => self.read_first(journal, &begun, &partial, &entry),
         };
-        let told = restored.in_grains(context.grain);
+        let told = restored.in_grains(context.agreed.grain);
         let have = told.have().filter(|have| !have.is_empty());
         let Some(have) = have else {
             if context.is_ending() {
@@ -218,7 +218,7 @@ impl Resume {
         let mut state = PartialFile::new(slot, partial, Some(begun.number), young);
         state.basis = basis;
         let place = (listed, path);
-        if !context.peer_repairs {
+        if !context.agreed.peer_repairs {
             let entry = self.files.open(entry, place, state, told, None);
             return Ok(Some(Want { entry, kind }));
         }
@@ -286,7 +286,7 @@ impl Resume {
             begun,
             is_small: false,
         };
-        if context.peer_repairs && size > 0 {
+        if context.agreed.peer_repairs && size > 0 {
             let kind = have;
             // Sent first, because the later messages refer to this answer.
             context.say(Message::Want(vec![Want { entry: id, kind }]));
@@ -322,7 +322,7 @@ impl Resume {
         };
         let trusted = found.trusted || file.entry.size == 0;
         let placed = found.small(file);
-        if !trusted && self.context().peer_repairs {
+        if !trusted && self.context().agreed.peer_repairs {
             return Asked::Unread(Box::new(placed));
         }
         if !trusted && !is_as_recorded(self.entries(), &placed) {

@@ -165,7 +165,7 @@ impl Resume {
         }
         // A later run must trust none of this without reading it.
         journal.doubted();
-        let grain = self.context().grain;
+        let grain = self.context().agreed.grain;
         let mut missing = RangeSet::new();
         {
             let mut claims = file.claims.lock();

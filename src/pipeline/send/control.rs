@@ -142,7 +142,7 @@ impl SendControl {
             Message::Nack(chunks) => chunks
                 .into_iter()
                 .for_each(|chunk| self.scheduler.nacked(chunk)),
-            Message::Differs(differing) if self.context.patches => {
+            Message::Differs(differing) if self.context.agreed.patches => {
                 let known = self.scheduler.differs(differing);
                 known.map_err(|_| UnexpectedMessage("pages of a chunk that it was not offered"))?;
             }
@@ -190,7 +190,7 @@ impl SendControl {
         let spans = missing.spans.iter().map(|span| span.start..span.end);
         let is_possible = |span: &ByteRange| span.start < span.end;
         let are_possible = missing.spans.iter().all(is_possible);
-        if !self.context.peer_repairs || !are_possible || missing.spans.len() > RANGES_MAX {
+        if !self.context.agreed.peer_repairs || !are_possible || missing.spans.len() > RANGES_MAX {
             return Err(breach());
         }
         let ranges: RangeSet = spans.collect();
@@ -242,7 +242,7 @@ impl SendControl {
             }
             kind => kind,
         };
-        if let (WantKind::Have(ranges), true) = (&kind, self.context.peer_repairs)
+        if let (WantKind::Have(ranges), true) = (&kind, self.context.agreed.peer_repairs)
             && let [(ByteRange { start: 0, end }, digest)] = ranges[..]
         {
             let digest = (digest != NONE).then_some(digest);
@@ -306,7 +306,7 @@ impl SendControl {
         } = announced;
         let found = source.found().clone();
         let size = found.entry.size;
-        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.grain);
+        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.agreed.grain);
         let digest_only = kind == WantKind::Digest;
         let is_told = digest_only || self.context.options.digests;
         // Chunks of a file that may change are read at different times, so their root means
@@ -335,7 +335,7 @@ impl SendControl {
         }
         let ranges = have.len() + compare.len();
         let compare = whole(&mut compare.iter(), chunk_size)?;
-        let piece = match self.context.patches {
+        let piece = match self.context.agreed.patches {
             true => COMPARED_PIECE.clamp(grain, chunk_size),
             false => chunk_size,
         };
@@ -351,7 +351,7 @@ impl SendControl {
         let start = had.iter().next().filter(|first| first.start == 0);
         let start = start.map_or(0, |first| first.end);
         let comparison = ComparedRanges::of(compare, piece, start, &self.comparisons);
-        let comparison = match self.context.shifts {
+        let comparison = match self.context.agreed.shifts {
             true => comparison.with_anchors(),
             false => comparison,
         };

@@ -321,7 +321,7 @@ impl SendReader {
         missing.iter().for_each(|range| {
             had.remove(range);
         });
-        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.grain);
+        let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.agreed.grain);
         let cut = Cut::skipping(size, chunk_size, grain, &had);
         let file = SendFile {
             ranges: missing.fragments(),

@@ -11,7 +11,7 @@ use crate::control::Outgoing;
 use crate::error::Result;
 use crate::outcome::Remembered;
 use crate::pipeline::Budget;
-use crate::pipeline::context::Context;
+use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::{SendTerms, Sender};
 use crate::seal::{Direction, Opener, Sealer};
@@ -207,14 +207,12 @@ impl Client<'_> {
     }
 
     fn context(&self, far: FarOptions<'_>) -> Context {
+        let (own, options) = (self.client.hello(), &self.request.options);
         Context {
-            options: self.request.options.clone(),
+            options: options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            grain: self.client.hello().grain(far.hello, CHUNK_SIZE as u32),
-            peer_repairs: far.hello.tells(),
-            patches: far.hello.can_patch() && self.request.options.compares_remotely(),
-            shifts: far.hello.can_shift() && self.request.options.finds_moved_content(),
+            agreed: Agreement::between(&own, far.hello, CHUNK_SIZE as u32, options),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
             tell: self.client.tell(),
