@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 pub use self::endpoints::Session;
-use self::endpoints::{Client, FarOptions, SendController};
+use self::endpoints::{Client, SendController};
 use self::first_messages::suite_for;
 pub use self::list_check::check_list;
 
@@ -19,7 +19,7 @@ use super::connection_control::{ConnectionControl, Inband};
 use super::control_reader::{ControlReader, named};
 use super::data_connections::SendPace;
 use super::file_names;
-use super::route_choice::RouteChooser;
+use super::route_choice::{RouteChooser, StreamNumbers};
 use super::{rate_file, saved_settings};
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
@@ -28,7 +28,7 @@ use crate::manifest::Totals;
 use crate::pipeline::Budget;
 use crate::progress::Phase;
 use crate::seal::Secret;
-use crate::session::context::ClientContext;
+use crate::session::context::{ClientContext, FarServer};
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn};
@@ -196,15 +196,16 @@ impl Client<'_> {
         }
         let connection_set = ConnectionSet::new(flow);
         let (proven, connections) = mpsc::channel(usize::from(STREAMS_MAX));
-        let chooser = self.chooser(server, (keyring, suite), connection_set.clone(), proven);
-        let pace = self.pace();
-        let heart = self.heart(server, &connection_set);
         let heard = server.incoming.heard();
-        let far = FarOptions {
-            control: &server.control,
+        let far = FarServer {
+            host: &server.host,
             hello: &server.hello,
+            control: &server.control,
             heard: &heard,
         };
+        let chooser = self.chooser(far, (keyring, suite), connection_set.clone(), proven);
+        let pace = self.pace();
+        let heart = self.heart(far, &connection_set);
         let name = printable(server.host.name.as_bytes());
         let control_reader =
             ControlReader::new(&mut server.incoming, Some(&heart), &self.client.shutdown);
@@ -219,7 +220,7 @@ impl Client<'_> {
             None => None,
         };
         let totals = found.as_ref().map(|found| found.totals.now());
-        let (started, helm) = self.start(far, &chooser, found, connections, &pace).await?;
+        let (started, helm) = self.start(&chooser, found, connections, &pace).await?;
         if let RunningEnd::Sending(sending) = &started {
             heart.attach(sending.sender.clone());
         }
@@ -306,45 +307,40 @@ impl Client<'_> {
         }
     }
 
-    fn chooser(
-        &self,
-        server: &LoggedIn,
+    fn chooser<'a>(
+        &'a self,
+        server: FarServer<'a>,
         (keyring, suite): (Arc<Keyring>, Suite),
         connection_set: Arc<ConnectionSet>,
         proven: mpsc::Sender<Connection>,
-    ) -> RouteChooser<'_> {
+    ) -> RouteChooser<'a> {
         let is_wanted = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let control = server.control.clone();
-        let inband = Inband::new(
-            connection_set.flow(),
-            is_wanted,
-            control.clone(),
-            proven.clone(),
-        );
+        let inband = Inband::new(connection_set.flow(), is_wanted, control, proven.clone());
         inband.hold();
         let streams_there = server.hello.limits.streams.max(1);
         RouteChooser {
             facing: Arc::new(keyring.facing()),
             request: self.request,
-            host: server.host.clone(),
-            hello: server.hello.clone(),
+            server,
             opened_at: Instant::now(),
-            remembered: self.remembered,
-            forced: self.streams().map(|streams| streams.min(streams_there)),
-            streams_max: self.budget.streams_max().min(streams_there),
+            streams: StreamNumbers {
+                forced: self.streams().map(|streams| streams.min(streams_there)),
+                max: self.budget.streams_max().min(streams_there),
+                remembered: self.remembered,
+            },
             keyring,
             suite,
             proven,
             connection_set,
-            control,
             inband,
             notes: Arc::default(),
-            client: self.client.clone(),
+            client: self.client,
         }
     }
 
     /// Starts the heartbeats. When they are dropped, the data connections end too.
-    fn heart(&self, server: &LoggedIn, connection_set: &Arc<ConnectionSet>) -> Heart {
+    fn heart(&self, server: FarServer<'_>, connection_set: &Arc<ConnectionSet>) -> Heart {
         Heart::start(HeartTerms {
             place: HeartPlace::Client {
                 host: printable(server.host.name.as_bytes()),
@@ -356,7 +352,7 @@ impl Client<'_> {
             },
             timeout_s: self.request.options.timeout_s,
             control: server.control.clone(),
-            heard: server.incoming.heard(),
+            heard: server.heard.clone(),
             connection_set: connection_set.clone(),
             progress: self.client.progress.clone(),
             shutdown: self.client.shutdown.clone(),

@@ -2,11 +2,13 @@
 //! of the same source to other hosts.
 
 use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
 use crate::chunk::CHUNK_SIZE;
+use crate::control::Outgoing;
 use crate::error::Result;
 use crate::manifest::Root;
 use crate::outcome::Remembered;
@@ -20,7 +22,7 @@ use crate::progress::Progress;
 use crate::report::{Reporter, TellUser};
 use crate::session::host_pin::HostPin;
 use crate::session::login_turns::LoginTurns;
-use crate::session::request::{Request, Verdict};
+use crate::session::request::{Host, Request, Verdict};
 use crate::session::taken_names::TakenNames;
 use crate::session::{host, saved_settings};
 use crate::source::{Broadcast, PipeOrigin, PipeSpec};
@@ -190,6 +192,17 @@ impl SharedSource {
             broadcast.leave(self.host);
         }
     }
+}
+
+/// The server of one session, after the hellos.
+#[derive(Clone, Copy)]
+pub struct FarServer<'a> {
+    /// The host that the user named.
+    pub host: &'a Host,
+    pub hello: &'a Hello,
+    pub control: &'a Outgoing,
+    /// Counts the bytes that the server sends on control.
+    pub heard: &'a Arc<AtomicU64>,
 }
 
 /// A test of the link in place of a copy.

@@ -23,14 +23,12 @@ pub use notes::Notes;
 use super::connection_control::Inband;
 use super::data_connections::end_later;
 use crate::algorithms::Suite;
-use crate::control::Outgoing;
 use crate::error::Error;
 use crate::manifest::Totals;
 use crate::outcome::Remembered;
-use crate::session::context::ClientContext;
+use crate::session::context::{ClientContext, FarServer};
 use crate::session::request::Request;
 use crate::session::{polite, tuning};
-use crate::ssh::Host;
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
 use crate::transport::routes::choice::{RouteChoice, RouteView};
@@ -38,7 +36,6 @@ use crate::transport::routes::direct::{DialAnswer, Places};
 use crate::transport::routes::{Connection, NO_ANSWER, Route, blocked};
 use crate::tuner;
 use crate::units::printable;
-use crate::wire::hello::Hello;
 use crate::wire::message::{Listen, Message};
 
 /// Interval between checks of the connections.
@@ -55,18 +52,17 @@ const SMALL_MAX: u64 = 128 << 10;
 /// dial. The server dials when it has counted its sources.
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
 
+/// Most further logins, unless the user asks for more. Each costs the host a process and some lines
+/// of its log, and sshd refuses some beyond 10 at once (MaxStartups).
+const LOGINS_MAX: u16 = 8;
+
 /// Chooses the route, at the client.
 pub struct RouteChooser<'a> {
     pub request: &'a Request,
-    pub host: Host,
-    /// The hello of the host that the login reached.
-    pub hello: Hello,
+    pub server: FarServer<'a>,
     /// When the session was opened. The server's port arrives a round trip later.
     pub opened_at: Instant,
-    pub remembered: Option<Remembered>,
-    /// The number of connections that the user asked for.
-    pub forced: Option<u16>,
-    pub streams_max: u16,
+    pub streams: StreamNumbers,
     pub keyring: Arc<Keyring>,
     /// For connections that the server dials. The whole session has one, because it remembers which
     /// openings were used.
@@ -74,10 +70,43 @@ pub struct RouteChooser<'a> {
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub connection_set: Arc<ConnectionSet>,
-    pub control: Outgoing,
     pub inband: Arc<Inband>,
     pub notes: Arc<Notes>,
-    pub client: ClientContext,
+    pub client: &'a ClientContext,
+}
+
+/// How many connections a session makes.
+pub struct StreamNumbers {
+    /// The number that the user asked for.
+    pub forced: Option<u16>,
+    pub max: u16,
+    pub remembered: Option<Remembered>,
+}
+
+impl StreamNumbers {
+    /// Before the round trip is known.
+    fn at_first(&self) -> u16 {
+        tuning::first_streams(self.forced).min(self.max)
+    }
+
+    /// The time until the server's first answer serves as the round trip until a connection has
+    /// measured it. Work on either host may have added to it, so a shorter remembered one takes
+    /// precedence.
+    fn after_answer(&self, answered: Duration) -> u16 {
+        let was = self.remembered.map(|it| it.round_trip());
+        let round_trip = was.map_or(answered, |was| was.min(answered));
+        tuner::first_streams(round_trip, self.forced).min(self.max)
+    }
+
+    /// The most connections by this route.
+    fn max_of(&self, route: Route) -> u16 {
+        let wanted = match (route, self.forced) {
+            (_, Some(forced)) => forced,
+            (Route::Ssh, None) => LOGINS_MAX,
+            _ => self.max,
+        };
+        wanted.min(self.max)
+    }
 }
 
 /// The attempts so far, and their results.
@@ -98,7 +127,7 @@ impl RouteChooser<'_> {
     /// server's port and addresses, `counted` the end of the count of the sources.
     pub async fn run(self, listen: oneshot::Receiver<Listen>, counted: oneshot::Receiver<()>) {
         self.connection_set.begin();
-        self.want(tuning::first_streams(self.forced));
+        self.connection_set.want(self.streams.at_first());
         match self.request.route.asked {
             None => self.choose(listen).await,
             Some(route) => self.only(route, listen, counted).await,
@@ -281,25 +310,21 @@ impl RouteChooser<'_> {
             }
             if route == Route::Reverse && running.has(route) {
                 // The reader reports a lost connection.
-                let _ = self.control.send(Message::Dial(Listen::nowhere())).await;
+                let _ = self
+                    .server
+                    .control
+                    .send(Message::Dial(Listen::nowhere()))
+                    .await;
             }
             running.stop(route);
             self.connection_set.end(route);
         }
     }
 
-    /// The time until the server's first answer serves as the round trip until a connection has
-    /// measured it. Work on either host may have added to it, so a shorter remembered one takes
-    /// precedence.
+    /// The server has answered for the first time.
     fn heard(&self) {
-        let answered = self.opened_at.elapsed();
-        let was = self.remembered.map(|it| it.round_trip());
-        let round_trip = was.map_or(answered, |was| was.min(answered));
-        self.want(tuner::first_streams(round_trip, self.forced));
-    }
-
-    fn want(&self, streams: u16) {
-        self.connection_set.want(streams.min(self.streams_max));
+        let streams = self.streams.after_answer(self.opened_at.elapsed());
+        self.connection_set.want(streams);
     }
 
     fn fail(&self, route: Route, why: &str) {
@@ -317,7 +342,7 @@ impl RouteChooser<'_> {
     }
 
     fn no_way(&self, why: &str) -> Error {
-        let host = printable(self.host.name.as_bytes());
+        let host = printable(self.server.host.name.as_bytes());
         let why = why.split(" (os error").next().unwrap_or(why);
         blocked(Some(&host), why)
     }

@@ -1,13 +1,11 @@
 //! The client's end of the copy, which sends or receives.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use tokio::time::Instant;
 
 use crate::algorithms::Suite;
 use crate::chunk::{CHUNK_SIZE, Pool};
-use crate::control::Outgoing;
 use crate::error::Result;
 use crate::outcome::Remembered;
 use crate::pipeline::Budget;
@@ -15,7 +13,7 @@ use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::{SendTerms, Sender};
 use crate::seal::{Direction, Opener, Sealer};
-use crate::session::context::{ClientContext, SharedSource, TestEnds};
+use crate::session::context::{ClientContext, FarServer, SharedSource, TestEnds};
 use crate::session::converse::{RunningEnd, say};
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
@@ -48,15 +46,6 @@ pub(super) struct Client<'a> {
     pub session: Session<'a>,
 }
 
-/// What an end needs from the server.
-#[derive(Clone, Copy)]
-pub(super) struct FarOptions<'a> {
-    pub control: &'a Outgoing,
-    pub hello: &'a Hello,
-    /// Counts the bytes that the server sends on control.
-    pub heard: &'a Arc<AtomicU64>,
-}
-
 /// Who controls how an end sends.
 pub(super) enum SendController {
     Tuner(Tuning),
@@ -74,13 +63,12 @@ impl Client<'_> {
     /// Starts the end that sends the `found` sources, or the end that receives.
     pub(super) async fn start(
         &self,
-        far: FarOptions<'_>,
         chooser: &RouteChooser<'_>,
         found: Option<CountedSources>,
         connections: Connections,
         pace: &SendPace,
     ) -> Result<(RunningEnd, SendController)> {
-        let (keyring, suite) = (&chooser.keyring, chooser.suite);
+        let (far, keyring, suite) = (chooser.server, &chooser.keyring, chooser.suite);
         let streams = (connections, chooser.connection_set.clone());
         let Some(found) = found else {
             return Ok((self.pull(far, keyring, suite, streams), SendController::Far));
@@ -96,7 +84,7 @@ impl Client<'_> {
 
     async fn push(
         &self,
-        far: FarOptions<'_>,
+        far: FarServer<'_>,
         sealer: Sealer,
         sources: CountedSources,
         (connections, connection_set): (Connections, Arc<ConnectionSet>),
@@ -130,7 +118,7 @@ impl Client<'_> {
 
     fn pull(
         &self,
-        far: FarOptions<'_>,
+        far: FarServer<'_>,
         keyring: &Keyring,
         suite: Suite,
         (connections, connection_set): (Connections, Arc<ConnectionSet>),
@@ -169,10 +157,10 @@ impl Client<'_> {
         &self,
         end: &SendingEnd,
         connection_set: &Arc<ConnectionSet>,
-        far: FarOptions<'_>,
+        far: FarServer<'_>,
         pace: &SendPace,
     ) -> Tuning {
-        let FarOptions { hello, control, .. } = far;
+        let FarServer { hello, control, .. } = far;
         let options = &self.request.options;
         Tuning::start(tuning::TuningTerms {
             sender: end.sender.clone(),
@@ -206,7 +194,7 @@ impl Client<'_> {
         test.run(ends).await
     }
 
-    fn context(&self, far: FarOptions<'_>) -> Context {
+    fn context(&self, far: FarServer<'_>) -> Context {
         let (own, options) = (self.client.hello(), &self.request.options);
         Context {
             options: options.clone(),
@@ -223,7 +211,7 @@ impl Client<'_> {
         }
     }
 
-    fn terms(&self, far: FarOptions<'_>) -> SendTerms {
+    fn terms(&self, far: FarServer<'_>) -> SendTerms {
         let shared = self.client.shared.as_ref();
         SendTerms {
             enough: self.client.enough.clone(),

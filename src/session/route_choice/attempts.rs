@@ -21,10 +21,6 @@ use crate::transport::routes::{Route, addresses, no_port};
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
-/// Most further logins, unless the user asks for more. Each costs the host a process and some lines
-/// of its log, and sshd refuses some beyond 10 at once (MaxStartups).
-const LOGINS_MAX: u16 = 8;
-
 /// When the host's further addresses are looked up, if the one that ssh reached has not answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
@@ -32,7 +28,7 @@ impl RouteChooser<'_> {
     /// Begins to dial the server. Returns the addresses, if there are any.
     pub(super) fn direct(&self, running: &mut Running, at: Listen) -> Option<Arc<Places>> {
         if at.addresses.is_empty() {
-            let why = no_port(&printable(self.host.name.as_bytes()));
+            let why = no_port(&printable(self.server.host.name.as_bytes()));
             running.start(Route::Direct, async { why });
             return None;
         }
@@ -52,12 +48,12 @@ impl RouteChooser<'_> {
         self.notes.tried(Route::Direct);
         let ips = places.all().into_iter().map(|place| place.ip().to_string());
         let told = given.clone().unwrap_or(ips.collect::<Vec<_>>().join(", "));
-        let name = printable(self.host.name.as_bytes());
+        let name = printable(self.server.host.name.as_bytes());
         self.detail(&format!(
             "route: direct: connecting to {name} at {told}, port {}",
             at.port
         ));
-        let (rsh, host, ssh) = (self.request.rsh, self.host.clone(), ssh.clone());
+        let (rsh, host, ssh) = (self.request.rsh, self.server.host.clone(), ssh.clone());
         let connection_set = self.connection_set.clone();
         let dialler = self.dialler(Route::Direct, Way::Places(places.clone()));
         let dialled = places.clone();
@@ -102,20 +98,20 @@ impl RouteChooser<'_> {
         };
         let given = options.address.clone().filter(|_| options.asked.is_some());
         let bind = options.bind.map(|bind| bind.to_string());
-        let is_here = this_host::is_this_machine(&self.hello.boot_id);
+        let is_here = this_host::is_this_machine(&self.server.hello.boot_id);
         let first = given.or(bind).or(is_here.then(|| "127.0.0.1".to_owned()));
         let listen = Listen {
             addresses: addresses::own(first.as_deref()),
             port: listener.port,
         };
         let told = listen.addresses.join(", ");
-        let name = printable(self.host.name.as_bytes());
+        let name = printable(self.server.host.name.as_bytes());
         self.detail(&format!(
             "route: reverse: {name} connects to this machine at {told}, port {}",
             listen.port
         ));
         // The reader reports a lost connection.
-        let _ = self.control.send(Message::Dial(listen)).await;
+        let _ = self.server.control.send(Message::Dial(listen)).await;
         self.notes.tried(Route::Reverse);
         let proven = self.proven.clone();
         let listening = listener.run(self.facing.clone(), move |connection| {
@@ -136,22 +132,17 @@ impl RouteChooser<'_> {
             Err(error) => return running.start(Route::Ssh, async { error.message }),
         };
         let Request { rsh, ssh, .. } = self.request;
-        let logins = FurtherLogins::new(*rsh, &self.host, ssh, startup, &self.hello);
+        let logins = FurtherLogins::new(*rsh, self.server.host, ssh, startup, self.server.hello);
         let dialler = self.dialler(Route::Ssh, Way::Logins(Box::new(logins)));
         self.detail("route: ssh: trying further ssh logins");
         running.start(Route::Ssh, dialler.run());
     }
 
     fn dialler(&self, route: Route, way: Way) -> Dialler {
-        let streams_max = match (route, self.forced) {
-            (_, Some(forced)) => forced.min(self.streams_max),
-            (Route::Ssh, None) => LOGINS_MAX.min(self.streams_max),
-            _ => self.streams_max,
-        };
         Dialler {
             route,
             way,
-            streams_max,
+            streams_max: self.streams.max_of(route),
             keyring: self.keyring.clone(),
             suite: self.suite,
             proven: self.proven.clone(),
