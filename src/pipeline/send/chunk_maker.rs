@@ -186,7 +186,7 @@ impl ChunkMaker {
     fn share_of(&self, file: &SendFile, piece: &FilePiece) -> Option<&CacheShare> {
         let is_known = file.found.entry.ino != 0;
         let is_same = is_known
-            && file.live.is_none()
+            && !file.reading.is_live()
             && piece.kind == ChunkKind::Range
             && !file.alone.load(Relaxed);
         self.share.as_ref().filter(|_| is_same)

@@ -356,6 +356,7 @@ impl SendControl {
             false => comparison,
         };
         let cut = Cut::skipping(size, chunk_size, grain, &had);
+        let reading = FileReading::new(is_read_again, self.context.options.live.then_some(size));
         Ok(SendFile {
             interest: share.map(|share| share.interest(CacheKey::of(&found.entry), &had)),
             comparison,
@@ -364,10 +365,9 @@ impl SendControl {
             digest: tree.map_or(RootDigest::Unneeded, |tree| {
                 RootDigest::Tree(Mutex::new(tree))
             }),
-            reading: FileReading::new(is_read_again),
             digest_only,
             listed,
-            ..SendFile::new(found, *source, had, cut, self.context.options.live)
+            ..SendFile::new(found, *source, had, cut, reading)
         })
     }
 

@@ -40,8 +40,6 @@ pub struct SendFile {
     pub digest_only: bool,
     /// The path below the destination, for a list of digests.
     pub listed: Option<ListedPath>,
-    /// Set if the file may change while it is read.
-    pub live: Option<Mutex<CurrentLength>>,
     /// Held while the file is sent, if other senders may send it too.
     pub interest: Option<Interest>,
 }
@@ -286,9 +284,10 @@ pub struct Coverage {
 pub struct FileReading {
     progress: Mutex<ReadProgress>,
     failed: AtomicBool,
-    /// A change during this reading fails the file: it is the second one, or one of damaged
-    /// ranges.
-    pub is_again: bool,
+    /// It is the second reading, or one of damaged ranges.
+    is_again: bool,
+    /// Set if the file may change while it is read.
+    live: Option<Mutex<CurrentLength>>,
 }
 
 /// The progress of reading a big file.
@@ -302,11 +301,11 @@ pub enum ReadProgress {
 }
 
 /// The length of a file that may become shorter while it is read.
-pub struct CurrentLength {
+struct CurrentLength {
     /// The lowest end in bytes that a reader has found.
-    pub length: u64,
+    length: u64,
     /// The length was sent to the receiver.
-    pub told: bool,
+    told: bool,
 }
 
 /// A small file, which is sent in a pack.
@@ -449,12 +448,45 @@ impl Coverage {
 }
 
 impl FileReading {
-    pub fn new(is_again: bool) -> FileReading {
+    /// `live` has the size of a file that may change while it is read.
+    pub fn new(is_again: bool, live: Option<u64>) -> FileReading {
+        let current = |length| CurrentLength {
+            length,
+            told: false,
+        };
         FileReading {
             progress: Mutex::new(ReadProgress::Goes),
             failed: AtomicBool::new(false),
             is_again,
+            live: live.map(|size| Mutex::new(current(size))),
         }
+    }
+
+    /// True if the file may change while it is read.
+    pub fn is_live(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// True if a change during this reading fails the file.
+    pub fn is_last(&self) -> bool {
+        self.is_again || self.is_live()
+    }
+
+    /// Notes that a file that may change has at most `length` bytes. True if the receiver was told
+    /// that it has more.
+    pub fn ends_at(&self, length: u64) -> bool {
+        let Some(live) = &self.live else { return false };
+        let mut live = live.lock();
+        let is_shorter = length < live.length;
+        live.length = length.min(live.length);
+        is_shorter && live.told
+    }
+
+    /// The length of a file that may change, which the receiver is told now; None for other files.
+    pub fn end_live(&self) -> Option<u64> {
+        let mut live = self.live.as_ref()?.lock();
+        live.told = true;
+        Some(live.length)
     }
 
     /// Changes the progress unless the reading is over. Returns the old progress.
@@ -491,26 +523,18 @@ impl SendFile {
         source: SourceFile,
         had: RangeSet,
         cut: Cut,
-        may_change: bool,
+        reading: FileReading,
     ) -> SendFile {
-        let size = found.entry.size;
-        let current = || {
-            Mutex::new(CurrentLength {
-                length: size,
-                told: false,
-            })
-        };
         SendFile {
             cut: OrderedMutex::new(cut),
             comparison: ComparedRanges::default(),
             ranges: 0,
             digest: RootDigest::Unneeded,
             coverage: Coverage::new(had),
-            reading: FileReading::new(false),
+            reading,
             alone: AtomicBool::new(false),
             digest_only: false,
             listed: None,
-            live: may_change.then(current),
             interest: None,
             found,
             source,
@@ -526,7 +550,7 @@ impl SendFile {
     /// True if two of its chunks may be sent as one: chunks are neither compared nor shared, all
     /// of them are sent, and the file may not change.
     pub fn may_be_large(&self) -> bool {
-        self.may_be_cut_finer() && self.live.is_none() && !self.digest_only
+        self.may_be_cut_finer() && !self.reading.is_live() && !self.digest_only
     }
 
     /// The BLAKE3 of the whole file, once everything was read.

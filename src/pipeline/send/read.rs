@@ -170,7 +170,7 @@ impl SendReader {
         let is_first = plan.digest.set(digest).is_ok();
         if is_first {
             self.cover(file, piece.kind, place, data, digest);
-        } else if file.live.is_none() && plan.digest.get() != Some(&digest) {
+        } else if !file.reading.is_live() && plan.digest.get() != Some(&digest) {
             self.reading_failed(file, written(file.found.path()));
             return None;
         }
@@ -188,7 +188,7 @@ impl SendReader {
     ) -> Result<bool> {
         let (offset, len) = (place.offset, place.raw_len as usize);
         let is_hole = place.kind == ChunkKind::Zeros;
-        if file.live.is_none() {
+        if !file.reading.is_live() {
             if !is_hole {
                 file.source.read(offset, len, buffer)?;
             }
@@ -204,27 +204,12 @@ impl SendReader {
             room[read..].fill(0);
             read as u64
         };
-        if there < len as u64 {
-            self.ends_at(file, offset + there);
+        let end = offset + there;
+        // If the receiver was already told of the end, it is told again.
+        if there < len as u64 && file.reading.ends_at(end) {
+            self.say_end(file, end, None);
         }
         Ok(there > 0)
-    }
-
-    /// Records that a file that may change is at most this long. If the receiver was already told
-    /// of the end, it is told again.
-    fn ends_at(&self, file: &SendFile, length: u64) {
-        let Some(live) = &file.live else { return };
-        let told = {
-            let mut live = live.lock();
-            if length >= live.length {
-                return;
-            }
-            live.length = length;
-            live.told
-        };
-        if told {
-            self.say_end(file, length, None);
-        }
     }
 
     /// Adds the digest of a range to the file's tree. After the last range, ends the entry.
@@ -257,12 +242,7 @@ impl SendReader {
     /// Ends a file that was read completely, or that the receiver has.
     pub(super) fn end_file(&self, file: &Arc<SendFile>) {
         let size = file.found.entry.size;
-        if let Some(live) = &file.live {
-            let length = {
-                let mut live = live.lock();
-                live.told = true;
-                live.length
-            };
+        if let Some(length) = file.reading.end_live() {
             let root = if length == size { file.root() } else { None };
             return self.say_end(file, length, root);
         }
@@ -286,8 +266,7 @@ impl SendReader {
     /// Handles a failed reading. A file that changed is read once more, unless this was the second
     /// reading or its end was sent. Any other error fails the file.
     pub(super) fn reading_failed(&self, file: &Arc<SendFile>, error: Error) {
-        let is_last = file.reading.is_again || file.live.is_some();
-        if error.kind != Kind::Changed || is_last {
+        if error.kind != Kind::Changed || file.reading.is_last() {
             return self.report.fail_file(file, error);
         }
         match file.reading.leave(ReadProgress::Again) {
@@ -323,14 +302,14 @@ impl SendReader {
         });
         let (chunk_size, grain) = (self.context.chunk_size as u64, self.context.agreed.grain);
         let cut = Cut::skipping(size, chunk_size, grain, &had);
+        // If it changes while it is read, it fails.
+        let reading = FileReading::new(true, self.context.options.live.then_some(size));
         let file = SendFile {
             ranges: missing.fragments(),
             digest: digest.map_or(RootDigest::Unneeded, RootDigest::Known),
-            // If it changes while it is read, it fails.
-            reading: FileReading::new(true),
             alone: AtomicBool::new(true),
             listed,
-            ..SendFile::new(found, source, had, cut, self.context.options.live)
+            ..SendFile::new(found, source, had, cut, reading)
         };
         self.context
             .progress
