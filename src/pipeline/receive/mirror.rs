@@ -204,12 +204,9 @@ impl Mirroring {
         let rules = self.rules.clone();
         let mut work = MirrorWork::new(noted.directories, noted.roots, self.began, rules);
         work.protected = Arc::unwrap_or_clone(noted.protected);
-        work.keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
-        work.fsync = self.rules.fsync;
-        work.only_looks = self.rules.dry_run;
-        work.entries = noted.entries;
         work.left_out = noted.left_out;
-        work.made_room = *self.made_room.lock();
+        work.count.entries = noted.entries;
+        work.count.made_room = *self.made_room.lock();
         if report.context.options.mirror.most.is_some() {
             work.only_count();
         }

@@ -5,16 +5,12 @@ use std::cell::RefCell;
 
 use super::super::entry_table::PlaceInCopy;
 use super::super::report::Report;
+use super::work::UntoldDeletions;
 use super::{Mirroring, last_names};
 use crate::dest::{self, EntrySlot, Obstacle, Remover};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::Entry;
 use crate::mirror::MostDeleted;
-use crate::wire::message::DeletedEntries;
-
-/// Paths of deleted entries in one message, and about how many bytes they take.
-const TOLD_MAX: usize = 256;
-const TOLD_BYTES_MAX: usize = 64 << 10;
 
 impl Mirroring {
     /// Fails if the copy may not remove what has the place of `entry`. None if nothing is to be
@@ -160,31 +156,5 @@ impl Mirroring {
         let slash: &[u8] = if root.is_empty() { b"" } else { b"/" };
         let below = last_names(&way, place.depth);
         [root, slash, below, slot.name.as_bytes()].concat()
-    }
-}
-
-/// Deleted entries that the user has not heard of.
-#[derive(Default)]
-struct UntoldDeletions {
-    deleted: DeletedEntries,
-    bytes: usize,
-}
-
-impl UntoldDeletions {
-    fn add(&mut self, report: &Report, path: &[u8]) {
-        self.deleted.count += 1;
-        if report.context.options.mirror.lists {
-            self.bytes += path.len() + size_of::<Vec<u8>>();
-            self.deleted.paths.push(path.to_vec());
-        }
-        if self.deleted.paths.len() >= TOLD_MAX || self.bytes >= TOLD_BYTES_MAX {
-            std::mem::take(self).say(report);
-        }
-    }
-
-    fn say(self, report: &Report) {
-        if self.deleted.count > 0 {
-            report.deleted(self.deleted);
-        }
     }
 }

@@ -16,7 +16,7 @@ use crate::dest::{self, BackupPart, Directory, EntrySlot, Remover, Rules, is_own
 use crate::dir::{Dir, DirReader, ReadName};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{EntryId, Name, Timestamp, file_type};
-use crate::mirror::DifferingNames;
+use crate::mirror::{DifferingNames, MostDeleted};
 use crate::wire::message::{
     DeletedEntries, ExtraEntries, Message, OWN_NAMES_MAX, OWN_NAMES_WAITING, OwnEntry, OwnEntryIs,
     OwnNames,
@@ -110,8 +110,6 @@ impl Drop for MirrorPlace {
 /// Questions and answers under way.
 pub(super) struct MirrorWork {
     only_counts: bool,
-    /// `--dry-run`: what would be deleted is reported, and nothing is deleted.
-    pub only_looks: bool,
     /// In the order in which they are asked about.
     places: Vec<NotedDirectory>,
     /// By entry number, the directory of each operand.
@@ -131,27 +129,90 @@ pub(super) struct MirrorWork {
     pub unsure: u64,
     /// Device and inode of what is never deleted.
     pub protected: HashSet<(u64, u64)>,
-    /// Directories keep their times.
-    pub keeps_times: bool,
-    pub fsync: bool,
+    /// What is younger stays.
+    began: Timestamp,
+    /// In a dry run, what would be deleted is reported, and nothing is deleted.
+    rules: Rules,
+    /// The sender could not read all of the source.
+    is_incomplete: bool,
+    pub count: DeletionCount,
+    told: UntoldDeletions,
+}
+
+/// How many entries are deleted, and how many may be.
+#[derive(Default)]
+pub(super) struct DeletionCount {
     /// Number of entries in the directories of the copy.
     pub entries: u64,
     /// Number of entries that were deleted before, to make room for others.
     pub made_room: u64,
-    /// What is younger stays.
-    began: Timestamp,
-    rules: Rules,
-    /// The sender could not read all of the source.
-    is_incomplete: bool,
+    deleted: u64,
+    /// Deleted entries of directories that only the destination has.
+    nested: u64,
     /// Most entries to delete.
     limit: Option<u64>,
     /// More were to be deleted.
     was_limited: bool,
-    deleted: Cell<u64>,
-    /// Deleted entries of directories that only the destination has.
-    nested: u64,
-    told: DeletedEntries,
-    told_bytes: usize,
+}
+
+impl DeletionCount {
+    /// True if nothing more may be deleted. Notes that more was to be.
+    fn stops(&mut self) -> bool {
+        let is_at_limit = self.limit.is_some_and(|limit| self.deleted >= limit);
+        self.was_limited |= is_at_limit;
+        is_at_limit
+    }
+
+    /// Everything was counted. Begins the count of what is deleted.
+    ///
+    /// # Errors
+    /// The message for the user if that is more than `most`.
+    fn allow(&self, most: MostDeleted) -> Result<DeletionCount, String> {
+        let deleted = self.deleted + self.made_room;
+        let all = self.entries + self.nested + self.made_room;
+        if most.is_exceeded(deleted, all) {
+            let nothing = match self.made_room {
+                0 => "nothing",
+                _ => "nothing more",
+            };
+            return Err(format!(
+                "{nothing} is deleted: {deleted} of {all} entries would be, and --max-delete allows \
+                 {most}"
+            ));
+        }
+        Ok(DeletionCount {
+            entries: self.entries,
+            made_room: self.made_room,
+            limit: Some(most.of(all).saturating_sub(self.made_room)),
+            ..DeletionCount::default()
+        })
+    }
+}
+
+/// Deleted entries that the user has not heard of.
+#[derive(Default)]
+pub(super) struct UntoldDeletions {
+    deleted: DeletedEntries,
+    bytes: usize,
+}
+
+impl UntoldDeletions {
+    pub(super) fn add(&mut self, report: &Report, path: &[u8]) {
+        self.deleted.count += 1;
+        if report.context.options.mirror.lists {
+            self.bytes += path.len() + size_of::<Vec<u8>>();
+            self.deleted.paths.push(path.to_vec());
+        }
+        if self.deleted.paths.len() >= TOLD_MAX || self.bytes >= TOLD_BYTES_MAX {
+            take(self).say(report);
+        }
+    }
+
+    pub(super) fn say(self, report: &Report) {
+        if self.deleted.count > 0 {
+            report.deleted(self.deleted);
+        }
+    }
 }
 
 struct AskedEntry {
@@ -188,7 +249,6 @@ impl MirrorWork {
     ) -> MirrorWork {
         MirrorWork {
             only_counts: false,
-            only_looks: false,
             places,
             roots,
             next: 0,
@@ -200,22 +260,11 @@ impl MirrorWork {
             left_out: 0,
             unsure: 0,
             protected: HashSet::new(),
-            keeps_times: false,
-            fsync: false,
-            entries: 0,
-            made_room: 0,
             began,
             rules,
             is_incomplete: false,
-            limit: None,
-            was_limited: false,
-            deleted: Cell::new(0),
-            nested: 0,
-            told: DeletedEntries {
-                count: 0,
-                paths: Vec::new(),
-            },
-            told_bytes: 0,
+            count: DeletionCount::default(),
+            told: UntoldDeletions::default(),
         }
     }
 
@@ -248,7 +297,7 @@ impl MirrorWork {
         self.ask(report);
         if report.context.is_ending() {
             // The next run deletes the rest.
-            self.tell(report);
+            take(&mut self.told).say(report);
             return Answered::Waiting;
         }
         if self.awaits_answers() {
@@ -265,14 +314,14 @@ impl MirrorWork {
             if self.awaits_answers() {
                 return Answered::Waiting;
             }
-        } else if self.was_limited {
+        } else if self.count.was_limited {
             // The source has lost entries since they were counted.
             let message = "not all entries are deleted: the source lost more during the copy, and \
                            --max-delete allows no more";
             let error = Error::new(Kind::Refused, Side::Dest, message);
             report.context.report_fault(&error, 0, 0);
         }
-        self.tell(report);
+        take(&mut self.told).say(report);
         Answered::Over
     }
 
@@ -281,34 +330,22 @@ impl MirrorWork {
         let Some(most) = report.context.options.mirror.most else {
             return true;
         };
-        let deleted = self.deleted.get() + self.made_room;
-        let all = self.entries + self.nested + self.made_room;
-        if most.is_exceeded(deleted, all) {
-            let nothing = match self.made_room {
-                0 => "nothing",
-                _ => "nothing more",
-            };
-            let message = format!(
-                "{nothing} is deleted: {deleted} of {all} entries would be, and --max-delete allows \
-                 {most}"
-            );
-            let error = Error::new(Kind::Refused, Side::Dest, message);
-            let error = match self.roots.values().next() {
-                Some(root) => error.at(root.path()),
-                None => error,
-            };
-            report.context.report_fault(&error, 0, 0);
-            return false;
-        }
+        let count = match self.count.allow(most) {
+            Ok(count) => count,
+            Err(message) => {
+                let error = Error::new(Kind::Refused, Side::Dest, message);
+                let error = match self.roots.values().next() {
+                    Some(root) => error.at(root.path()),
+                    None => error,
+                };
+                report.context.report_fault(&error, 0, 0);
+                return false;
+            }
+        };
         let (places, roots) = (take(&mut self.places), take(&mut self.roots));
         *self = MirrorWork {
-            limit: Some(most.of(all).saturating_sub(self.made_room)),
-            made_room: self.made_room,
-            only_looks: self.only_looks,
+            count,
             protected: take(&mut self.protected),
-            keeps_times: self.keeps_times,
-            fsync: self.fsync,
-            entries: self.entries,
             left_out: self.left_out,
             ..MirrorWork::new(places, roots, self.began, self.rules.clone())
         };
@@ -423,7 +460,7 @@ impl MirrorWork {
         };
         let names = noted.below.split(|byte| *byte == b'/');
         let mut above = Vec::new();
-        let mut directory = match self.only_looks {
+        let mut directory = match self.rules.dry_run {
             true => Directory::look(root.clone()),
             false => Directory::enter(root.clone())?,
         };
@@ -433,7 +470,7 @@ impl MirrorWork {
             };
             let slot = EntrySlot::new(directory.dir().clone(), name);
             above.push(directory);
-            directory = dest::enter_to_delete(&slot, self.only_looks)?;
+            directory = dest::enter_to_delete(&slot, self.rules.dry_run)?;
         }
         // Another process has replaced it.
         if directory.dir().identity() != noted.identity {
@@ -452,11 +489,12 @@ impl MirrorWork {
                 cause,
             )
         })?;
-        let changes = !self.only_counts && !self.only_looks;
+        let changes = !self.only_counts && !self.rules.dry_run;
+        let keeps_times = self.rules.keep.times && !self.rules.keep.omit_dir_times;
         Ok(Some(MirrorPlace {
             is_less: AtomicBool::new(false),
-            times: (changes && self.keeps_times).then(|| times_of(&stat)),
-            fsync: changes && self.fsync,
+            times: (changes && keeps_times).then(|| times_of(&stat)),
+            fsync: changes && self.rules.fsync,
             directory,
             root: noted.root,
             below: noted.below.to_vec(),
@@ -484,22 +522,21 @@ impl MirrorWork {
             self.unsure += 1;
             return self.holds(place.extra);
         }
-        if self.is_at_limit() {
-            self.was_limited = true;
+        if self.count.stops() {
             return self.holds(place.extra);
         }
         let path = [&place.way[..], name.as_bytes()].concat();
         if is == OwnEntryIs::AllExtra || !is_directory {
-            let before = self.deleted.get();
+            let before = self.count.deleted;
             let all = self.with_remover(report, |remover| remover.remove_tree(&slot, path));
-            let deleted = self.deleted.get() - before;
+            let deleted = self.count.deleted - before;
             place.is_less.fetch_or(deleted > 0, Relaxed);
             let top = u64::from(place.extra.is_none() && all);
-            self.nested += deleted.saturating_sub(top);
+            self.count.nested += deleted.saturating_sub(top);
             let has_backup = self.rules.backup.as_ref();
             let has_backup = has_backup.is_some_and(|backup| backup.are_beside());
             if !all {
-                self.was_limited |= self.is_at_limit();
+                self.count.stops();
             }
             if !all || has_backup {
                 self.holds(place.extra);
@@ -595,20 +632,14 @@ impl MirrorWork {
         }
     }
 
-    fn is_at_limit(&self) -> bool {
-        self.limit.is_some_and(|limit| self.deleted.get() >= limit)
-    }
-
     /// Removes the extra directories in which nothing stays.
     fn settle_extra_directories(&mut self, report: &Report) {
         let mut holding: HashSet<usize> = HashSet::new();
         for (nth, extra) in take(&mut self.extra).into_iter().enumerate().rev() {
             let mut stays = extra.holds || holding.remove(&nth);
-            if !stays && !self.only_counts && !self.only_looks {
-                if self.is_at_limit() {
-                    self.was_limited = true;
-                }
-                if report.context.is_ending() || self.was_limited {
+            if !stays && !self.only_counts && !self.rules.dry_run {
+                self.count.stops();
+                if report.context.is_ending() || self.count.was_limited {
                     return;
                 }
                 match dest::remove_if_empty(&extra.slot) {
@@ -622,7 +653,7 @@ impl MirrorWork {
             if stays {
                 holding.extend(extra.above.extra);
             } else {
-                self.nested += u64::from(extra.above.extra.is_some());
+                self.count.nested += u64::from(extra.above.extra.is_some());
                 extra.above.is_less.store(true, Relaxed);
                 self.removed(report, &extra.path);
             }
@@ -632,9 +663,9 @@ impl MirrorWork {
     fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
         let context = &report.context;
         let (protected, rules) = (take(&mut self.protected), self.rules.clone());
-        let (only_counts, only_looks) = (self.only_counts, self.only_looks);
-        let (limit, began) = (self.limit, self.began);
-        let deleted = Cell::new(self.deleted.get());
+        let (only_counts, only_looks) = (self.only_counts, self.rules.dry_run);
+        let (limit, began) = (self.count.limit, self.began);
+        let deleted = Cell::new(self.count.deleted);
         let done = {
             let mut remover = Remover {
                 only_counts: only_counts || only_looks,
@@ -646,7 +677,7 @@ impl MirrorWork {
                 may_remove: &|| limit.is_none_or(|limit| deleted.get() < limit),
                 removed: &mut |path| {
                     self.removed(report, path);
-                    deleted.set(self.deleted.get());
+                    deleted.set(self.count.deleted);
                 },
                 // Reported when it is to be deleted.
                 failed: &mut |error| {
@@ -662,29 +693,9 @@ impl MirrorWork {
     }
 
     fn removed(&mut self, report: &Report, path: &[u8]) {
-        self.deleted.set(self.deleted.get() + 1);
-        if self.only_counts {
-            return;
-        }
-        self.told.count += 1;
-        if report.context.options.mirror.lists {
-            self.told_bytes += path.len() + size_of::<Vec<u8>>();
-            self.told.paths.push(path.to_vec());
-        }
-        if self.told.paths.len() >= TOLD_MAX || self.told_bytes >= TOLD_BYTES_MAX {
-            self.tell(report);
-        }
-    }
-
-    /// Tells the user what was deleted.
-    fn tell(&mut self, report: &Report) {
-        self.told_bytes = 0;
-        let told = DeletedEntries {
-            count: take(&mut self.told.count),
-            paths: take(&mut self.told.paths),
-        };
-        if told.count > 0 {
-            report.deleted(told);
+        self.count.deleted += 1;
+        if !self.only_counts {
+            self.told.add(report, path);
         }
     }
 }
