@@ -4,6 +4,7 @@
 //! One thread walks and plans. Workers read, encode, frame and seal. Connections take frames. Only
 //! the queue of frames and the pool make a worker wait for the network.
 
+mod announcements;
 pub mod cache;
 mod care;
 pub mod chunk_maker;

@@ -16,9 +16,11 @@ use super::scheduler::Ended;
 use crate::dir::Dir;
 use crate::error::Result;
 use crate::file_list::FileList;
-use crate::manifest::{EntryId, Name, Timestamp};
-use crate::source::{LookupDirectory, NamedSource, PartOf, Presence, root_id};
-use crate::wire::message::{ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames};
+use crate::manifest::{EntryId, EntryKind, Name, Timestamp};
+use crate::source::{FoundFile, LookupDirectory, NamedSource, PartOf, Presence, root_id};
+use crate::wire::message::{
+    ABOVE_MAX, ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames, SourcePlaces,
+};
 
 /// The longest step of the clock of file systems: 10 ms, at 100 Hz. On a busy machine a step may
 /// come late.
@@ -38,6 +40,8 @@ pub(super) struct MirrorRoots {
     may_lack_names: bool,
     /// The walk has followed links on the way to these names.
     ways: Option<Arc<FileList>>,
+    /// The directory of the last operand.
+    last_place: Option<(u64, u64)>,
 }
 
 struct MirrorRoot {
@@ -76,14 +80,24 @@ impl MirrorRoots {
             began: after_a_step(),
             may_lack_names,
             ways,
+            last_place: None,
         }
     }
 
-    /// The walk has announced the directory of an operand.
-    pub(super) fn found(&mut self, id: EntryId, dir: &Arc<Dir>) {
-        if let Some(root) = self.roots.get_mut(place(id)) {
-            root.dir = Some(dir.clone());
+    /// Tells the receiver what must not be deleted, and notes where it may look. The walk has found
+    /// an operand.
+    pub(super) fn found(&mut self, sender: &Sender, found: &FoundFile) -> Result<(), Ended> {
+        if found.entry.kind == EntryKind::Directory
+            && let Some(root) = self.roots.get_mut(place(found.entry.id))
+        {
+            root.dir = Some(found.dir.clone());
         }
+        let identity = Some(found.dir.identity());
+        if std::mem::replace(&mut self.last_place, identity) == identity {
+            return Ok(());
+        }
+        let places = SourcePlaces(found.dir.with_those_above(ABOVE_MAX));
+        sender.report.say_or_end(Message::SourcePlaces(places))
     }
 
     /// Answers the receiver's questions until the copy ends.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::announcements::Announcements;
 use super::counting::WalkCount;
 use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
@@ -20,7 +21,6 @@ use crate::dir::Dir;
 use crate::error::{Error, Kind, Side};
 use crate::keep::{NotKept, UnchangedBy};
 use crate::manifest::{Entry, EntryId, EntryKind, Extension, MADE_UP, NO_PARENT};
-use crate::mirror::NAME_SUMS_MAX;
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
@@ -31,13 +31,8 @@ use crate::source::{
 };
 use crate::threads;
 use crate::wire::message::{
-    ABOVE_MAX, AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SourcePlaces, SumsAnswer,
-    entry_weight,
+    AllSent, ByteRange, DirectoryNames, EntryEnd, Message, SumsAnswer, entry_weight,
 };
-
-/// Directories, links and special files in one message, and about how many bytes they may take.
-const BATCH_MAX: usize = 64;
-const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// The most entries in one question, and about how many bytes they may take.
 const ASK_MAX: usize = 256;
@@ -52,16 +47,9 @@ const PAGE: u64 = 4096;
 /// The state of the walk.
 struct SourceWalk<'a> {
     sender: &'a Sender,
-    /// Entries to announce next. Nothing may wait for the receiver while this is not empty.
-    entries: Vec<Entry>,
-    entries_bytes: usize,
-    ends: Vec<EntryEnd>,
-    /// Names in directories, sent after these entries (`--delete`).
-    names: Vec<DirectoryNames>,
+    announcements: Announcements,
     /// Of the operands, if the receiver may ask about its entries.
     mirror: MirrorRoots,
-    /// The directory of the last operand.
-    last_place: Option<(u64, u64)>,
     small: SmallFiles,
     /// Entry numbers that the walk has used. The receiver hears of the unused ones at the end.
     met: RangeSet,
@@ -113,17 +101,13 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
     let deletes = sender.context.options.mirror.deletes;
     let mut planner = SourceWalk {
         sender,
-        entries: Vec::new(),
-        entries_bytes: 0,
-        ends: Vec::new(),
-        names: Vec::new(),
+        announcements: Announcements::default(),
         mirror: match &sources {
             Sources::Files(walk) if deletes => {
                 MirrorRoots::new(walk.roots(), walk.may_lack_names(), walk.ways())
             }
             Sources::Files(_) | Sources::Pipe(_) => MirrorRoots::default(),
         },
-        last_place: None,
         small: SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
@@ -189,7 +173,7 @@ impl SourceWalk<'_> {
             Step::Entry(found) => {
                 self.count.met(self.sender, &found)?;
                 if found.entry.parent == NO_PARENT && self.sender.context.options.mirror.deletes {
-                    self.operand_found(&found)?;
+                    self.mirror.found(self.sender, &found)?;
                 }
                 self.entry(found)
             }
@@ -203,11 +187,11 @@ impl SourceWalk<'_> {
                 names,
                 is_named,
             } => {
-                self.names.extend(names.map(|names| DirectoryNames {
+                let names = names.map(|names| DirectoryNames {
                     directory: id,
                     is_named,
                     sums: names.sums(),
-                }));
+                });
                 let end = match &mut self.held {
                     Some(held) => held.leave(id, children),
                     None => Some(EntryEnd {
@@ -216,8 +200,7 @@ impl SourceWalk<'_> {
                         root: None,
                     }),
                 };
-                self.ends.extend(end);
-                self.flush_full()?;
+                self.announcements.end(self.sender, end, names)?;
                 self.compare(false)
             }
             Step::LeftOut if self.sender.context.is_ending() => Err(Ended),
@@ -237,19 +220,6 @@ impl SourceWalk<'_> {
                 Ok(())
             }
         }
-    }
-
-    /// Tells the receiver what must not be deleted, and notes where it may look.
-    fn operand_found(&mut self, found: &FoundFile) -> Result<(), Ended> {
-        if found.entry.kind == EntryKind::Directory {
-            self.mirror.found(found.entry.id, &found.dir);
-        }
-        let identity = Some(found.dir.identity());
-        if std::mem::replace(&mut self.last_place, identity) == identity {
-            return Ok(());
-        }
-        let places = SourcePlaces(found.dir.with_those_above(ABOVE_MAX));
-        self.sender.report.say_or_end(Message::SourcePlaces(places))
     }
 
     /// Handles an entry that the receiver may have unchanged.
@@ -303,7 +273,7 @@ impl SourceWalk<'_> {
             if waits || held.has_many_questions() {
                 let (sums, entry_sums) = held.take_questions();
                 // A directory is announced before it is compared.
-                self.flush_entries()?;
+                self.announcements.say(self.sender)?;
                 self.sender
                     .scheduler
                     .asking_sums(sums.len() + entry_sums.len());
@@ -343,8 +313,7 @@ impl SourceWalk<'_> {
         differ
             .into_iter()
             .try_for_each(|found| self.numbered(found))?;
-        self.ends.extend(end);
-        self.flush_full()
+        self.announcements.end(self.sender, end, None)
     }
 
     /// Compares everything that is held.
@@ -374,10 +343,10 @@ impl SourceWalk<'_> {
             }
             EntryKind::File => self.big_file(found, listed),
             EntryKind::HardLink(_) => self.link(found, listed),
-            EntryKind::Directory => self.announce(found.entry),
+            EntryKind::Directory => self.announcements.add(self.sender, found.entry),
             EntryKind::Symlink(_) | EntryKind::Special(_) => {
                 self.will_remove(&found, true);
-                self.announce(found.entry)
+                self.announcements.add(self.sender, found.entry)
             }
         }
     }
@@ -385,7 +354,7 @@ impl SourceWalk<'_> {
     /// Opens a big file now, so that the announcement matches it. It is sent when the receiver
     /// wants it.
     fn big_file(&mut self, found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
-        self.flush_entries()?;
+        self.announcements.say(self.sender)?;
         let source = match self.sender.reader.open(&found) {
             Ok(source) => source,
             Err(error) => {
@@ -521,7 +490,7 @@ impl SourceWalk<'_> {
         if let (Some(list), Some(listed)) = (&self.sender.context.digests, listed) {
             list.add_link(&found.entry, first, listed);
         }
-        self.announce(found.entry)
+        self.announcements.add(self.sender, found.entry)
     }
 
     fn tell_unlinked(&self, unlinked: u64) -> Result<(), Ended> {
@@ -570,48 +539,8 @@ impl SourceWalk<'_> {
         Some(ListedPath { root, below }.child(entry.name.as_bytes()))
     }
 
-    fn announce(&mut self, entry: Entry) -> Result<(), Ended> {
-        self.entries_bytes += entry_weight(&entry);
-        self.entries.push(entry);
-        self.flush_full()
-    }
-
-    fn flush_full(&mut self) -> Result<(), Ended> {
-        let is_full = self.entries.len() + self.ends.len() >= BATCH_MAX;
-        let sums = self.names.iter().map(|names| names.sums.len());
-        let has_many_names = sums.sum::<usize>() >= NAME_SUMS_MAX;
-        if is_full || has_many_names || self.entries_bytes >= BATCH_BYTES_MAX {
-            self.flush_entries()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Announces the gathered entries. Ends are sent after entries, so that all children of an
-    /// ended directory are announced before its end.
-    fn flush_entries(&mut self) -> Result<(), Ended> {
-        self.entries_bytes = 0;
-        if !self.entries.is_empty() {
-            self.sender.scheduler.announcing(&self.entries);
-            self.sender
-                .report
-                .say_or_end(Message::Entries(std::mem::take(&mut self.entries)))?;
-        }
-        if !self.names.is_empty() {
-            self.sender
-                .report
-                .say_or_end(Message::Names(std::mem::take(&mut self.names)))?;
-        }
-        if !self.ends.is_empty() {
-            self.sender
-                .report
-                .say_or_end(Message::EntryEnd(std::mem::take(&mut self.ends)))?;
-        }
-        Ok(())
-    }
-
     fn flush(&mut self) -> Result<(), Ended> {
-        self.flush_entries()?;
+        self.announcements.say(self.sender)?;
         self.flush_small()
     }
 
@@ -655,7 +584,7 @@ impl SourceWalk<'_> {
 
     fn wait_landed(&mut self) -> Result<(), Ended> {
         // The receiver says where the copy lands without waiting for entries.
-        self.flush_entries()?;
+        self.announcements.say(self.sender)?;
         self.sender.scheduler.wait_landed()?;
         self.see_landed()?;
         self.send_asking()
@@ -693,7 +622,7 @@ impl SourceWalk<'_> {
 
     /// Plans a pack, after announcing the directories of its files.
     fn pack(&mut self, pack: Vec<PackMember>) -> Result<(), Ended> {
-        self.flush_entries()?;
+        self.announcements.say(self.sender)?;
         self.sender.scheduler.add_pack(pack)
     }
 
@@ -742,7 +671,7 @@ impl SourceWalk<'_> {
                 return Ok(());
             }
         }
-        self.flush_entries()?;
+        self.announcements.say(self.sender)?;
         let entries: Vec<Entry> = members
             .iter()
             .map(|member| {
