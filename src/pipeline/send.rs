@@ -22,20 +22,18 @@ pub mod report;
 pub mod scheduler;
 pub(super) mod sums;
 pub mod walk;
-mod worker;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use self::cache::CacheShare;
 use self::care::Care;
-use self::chunk_maker::ChunkMaker;
+use self::chunk_maker::{ChunkMaker, SendWorker};
 use self::control::SendControl;
 use self::plan::{Plan, PlannedContent};
 use self::read::SendReader;
 use self::report::SendReport;
 use self::scheduler::{NACKS_MAX, NextTask, Scheduler, Taken};
-use self::worker::SendWorker;
 use super::context::Context;
 use super::worker_time::Activity;
 use crate::chunk::ChunkKind;

@@ -9,15 +9,15 @@ use super::encoder_control::{Compression, EncoderControl};
 use super::plan::{PackMember, Plan, PlannedContent, SendFile, SendPipe};
 use super::read::{SendReader, place_of_pack};
 use super::scheduler::Scheduler;
-use super::worker::SendWorker;
 use crate::algorithms::{Codec, Method};
 use crate::chunk::split::FilePiece;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace, EncodedChunk, patch};
+use crate::codec::Encoder;
 use crate::digest::Digest;
 use crate::pipeline::budget::lzma_slots;
 use crate::pipeline::context::Context;
 use crate::pipeline::lzma_room::LzmaRoom;
-use crate::pipeline::worker_time::Activity;
+use crate::pipeline::worker_time::{Activity, WorkerClock};
 
 /// A longer patch, in eighths of the range, is not worth its cost: the receiver reads its bytes again
 /// to apply it.
@@ -32,6 +32,14 @@ pub struct ChunkMaker {
     lzma_room: LzmaRoom,
     /// Set if other hosts get the same data.
     share: Option<CacheShare>,
+}
+
+/// A worker's encoder and clock.
+pub(super) struct SendWorker<'a> {
+    pub encoder: Encoder,
+    /// A patch that is being made.
+    pub patch: Vec<u8>,
+    pub clock: WorkerClock<'a>,
 }
 
 impl ChunkMaker {

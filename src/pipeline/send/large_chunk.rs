@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::chunk_maker::ChunkMaker;
+use super::chunk_maker::{ChunkMaker, SendWorker};
 use super::encoder_control::{Compression, compress};
 use super::plan::{Plan, PlannedContent, SendFile};
 use super::read::is_zero;
-use super::worker::SendWorker;
 use crate::algorithms::Method;
 use crate::chunk::pool::{Lent, TAILROOM};
 use crate::chunk::{Buffer, Chunk, EncodedChunk};

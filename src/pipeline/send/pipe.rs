@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::chunk_maker::SendWorker;
 use super::encoder_control::Compression;
 use super::plan::{Bytes, PipePart, Plan, SendPipe};
 use super::read::is_zero;
 use super::scheduler::Ended;
-use super::worker::SendWorker;
 use crate::algorithms::{Compress, Method};
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::digest::pipe::PipePiece;
