@@ -102,7 +102,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["-m", "--prune-empty-dirs"],
-        "--files-from copies the files of a list, and of directories only those that they need",
+        "--files-from copies the files of a list and creates only the directories that they need",
     ),
     (
         &["--stop-after", "--stop-at", "--time-limit"],
