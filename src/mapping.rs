@@ -1,4 +1,4 @@
-//! Parts of a source that go to places of their own at the destination (`--map FROM=TO`).
+//! Parts of a source that go to separate places at the destination (`--map FROM=TO`).
 
 use serde::{Deserialize, Serialize};
 

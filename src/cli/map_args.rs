@@ -1,4 +1,4 @@
-//! `--map FROM=TO`: parts of the source that go to places of their own.
+//! `--map FROM=TO`: parts of the source that go to separate places.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -47,7 +47,7 @@ pub struct NamedSource {
     pub stat: Stat,
     /// The directory in which it was found, if access is restricted to that directory.
     pub confine: Option<Arc<Confine>>,
-    /// It is part of another one, with a place of its own at the destination.
+    /// It is part of another one, with a separate place at the destination.
     pub part: Option<Arc<PartOf>>,
 }
 

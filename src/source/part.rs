@@ -1,4 +1,4 @@
-//! A part of a source that goes to a place of its own (`--map`).
+//! A part of a source that goes to a separate place (`--map`).
 
 use std::collections::HashSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! The lookup of the parts of a source that go to places of their own (`--map`). Each is named by
+//! The lookup of the parts of a source that go to separate places (`--map`). Each is named by
 //! itself, and the walk of the source leaves it out.
 
 use std::io;

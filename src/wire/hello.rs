@@ -35,7 +35,7 @@ const ITEMIZES: &str = "dry-run-and-check";
 /// The feature of an end that copies listed files, and files with their paths.
 const LISTS: &str = "file-lists";
 
-/// The feature of an end that copies parts of a source to places of their own, and of a receiver that
+/// The feature of an end that copies parts of a source to separate places, and of a receiver that
 /// knows of sources on other hosts.
 const PLACES: &str = "places";
 
@@ -283,7 +283,7 @@ impl Hello {
         self.features.iter().any(|feature| feature == LISTS)
     }
 
-    /// True if this end copies parts of a source to places of their own, and knows of sources on
+    /// True if this end copies parts of a source to separate places, and knows of sources on
     /// other hosts.
     pub fn can_place(&self) -> bool {
         self.features.iter().any(|feature| feature == PLACES)

@@ -174,7 +174,7 @@ messages! {
     // Lines of a list of digests, and what a verifier found (`--check=LIST`).
     49 => ListedDigests(ListedDigests),
     50 => VerifiedFiles(VerifiedFiles),
-    // Follows these messages of a client whose hello says so: parts with places of their own (`--map`).
+    // Follows these messages of a client whose hello says so: parts with separate places (`--map`).
     51 => Map(MapTerms),
     // Before `Roots`, if there are such parts.
     52 => RootSpaces(RootSpaces),

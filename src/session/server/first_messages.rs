@@ -23,7 +23,7 @@ const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 /// Reads the client's first messages. Its hello says which of them come: which entries a sender
 /// copies, which metadata is kept, where a sender finds the names of files, and which parts of a
-/// source have places of their own.
+/// source have separate places.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     client: &Hello,

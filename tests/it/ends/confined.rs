@@ -372,7 +372,7 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
             "{done}"
         );
     }
-    // Nor by parts with places of their own.
+    // Nor by parts with separate places.
     let tree = case.src.dir("tree");
     tree.file("part/b", "two");
     let tree = tree.0.display().to_string();
