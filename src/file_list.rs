@@ -395,7 +395,7 @@ fn too_long() -> String {
 #[derive(Debug)]
 pub struct ListBuilder {
     list: FileList,
-    /// Bytes of what was added, and of what does not count.
+    /// Bytes of the added names, and of comments and empty lines.
     read: usize,
     read_max: usize,
 }

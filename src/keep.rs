@@ -161,7 +161,7 @@ pub struct NotKept {
     pub unread: u64,
     /// 1 if root could not keep them.
     pub as_root: u64,
-    /// Hard links that became files of their own, because the file system could not make them.
+    /// Hard links that became separate files, because the file system could not make them.
     pub links: u64,
     /// Entries without the set-user-ID or set-group-ID bit of their source.
     pub set_ids: u64,

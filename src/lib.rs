@@ -116,9 +116,9 @@
 //! at a time does this (`pipeline::receive::anchored`).
 //!
 //! A pipe (stdin, a command, a FIFO) is planned while it is read: [`pipeline::send::pipe`] reads it
-//! in order. The sender keeps each of its frames until the receiver acknowledges it. If the destination is a
-//! pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds the memory of
-//! both.
+//! in order. The sender keeps each of its frames until the receiver acknowledges it. If the
+//! destination is a pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds
+//! the memory of both.
 //!
 //! With several destinations, each host has its own sender. The first sender that reaches a chunk reads
 //! and encodes it for all. The result stays in the [`pipeline::send::cache`] until the other
@@ -152,7 +152,7 @@
 //! progress dir command device cache .. counters, directories, commands, block devices, page cache
 //! program ........ this program, and builds for other machines, as installed on hosts
 //! pipe threads ... waits that can be interrupted; threads that the system may refuse
-//! mapping ........ parts of a source with places of their own
+//! mapping ........ parts of a source with separate places
 //! manifest ....... entries: files, directories, links, devices
 //! outcome ........ what a copy has done and found out
 //! keep ........... metadata that is kept, existing files that stay
@@ -252,7 +252,7 @@
 //! | chunk | the unit that is read, encoded, sent, verified, written and retried |
 //! | piece, pack | a chunk that is a range of one file; a chunk of small files |
 //! | basis, page, patch | the old version of a file; 4 KiB of it; the pages of a piece that differ |
-//! | plan | a chunk that is to be read and sent |
+//! | plan | a chunk to read and send |
 //! | codec, encode, decode | compression, including none |
 //! | seal, open | authenticated encryption of a chunk, and its reverse |
 //! | frame | an encoded chunk as bytes on a connection |

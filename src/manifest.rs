@@ -106,7 +106,7 @@ pub enum EntryKind {
     HardLink(EntryId),
     /// A pipe: bytes that are read once, in order, and whose number is unknown until the end.
     Pipe,
-    /// A device, FIFO or socket that is made anew at the destination, without content.
+    /// A device, FIFO or socket: created at the destination, without content.
     Special(SpecialFile),
 }
 

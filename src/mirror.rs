@@ -3,7 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What is deleted: at the destination after everything else is in place, at the source before.
+/// Which entries are deleted: at the destination after everything else is in place, at the source
+/// before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mirror {
     /// `--delete`: entries that the source does not have.

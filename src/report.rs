@@ -16,7 +16,7 @@ pub trait Reporter: Send + Sync {
     fn notice(&self, line: &str);
     /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
-    /// An entry changes at the destination: a line of its own.
+    /// An entry changes at the destination: shown on a separate line.
     fn itemized(&self, entry: &ItemizedEntry);
     /// The same for a deleted entry.
     fn deleted(&self, path: &[u8]);

@@ -367,7 +367,7 @@ impl Args {
     /// `--check` is a dry run with these options, which shows differences.
     ///
     /// # Errors
-    /// Usage, with options that leave existing files as they are, or that only a copy has.
+    /// Usage, if combined with an option that keeps existing files or has an effect only on a copy.
     pub(super) fn set_check(&mut self) -> Result<()> {
         if self.check.is_none() {
             return Ok(());
@@ -395,7 +395,7 @@ impl Args {
             )));
         }
         self.dry_run = true;
-        // A list says itself what is compared.
+        // A list names all files to compare.
         self.recursive |= self.files_from.is_none();
         self.keep.checksum = true;
         self.mirror.compare_names();

@@ -8,20 +8,20 @@ use crate::wire::message::Ports;
 /// What a forced command allows the key that it stands before.
 #[derive(Debug, clap::Args)]
 pub(super) struct Permits {
-    /// Nothing but what is in this directory.
+    /// Access to nothing outside this directory.
     #[arg(long, hide = true, requires = "server", value_name = "DIR")]
     confine: Option<PathBuf>,
     #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
     read_only: bool,
     #[arg(long, hide = true, requires = "server")]
     write_only: bool,
-    /// What is there stays as it is.
+    /// Existing files are not replaced.
     #[arg(long, hide = true, requires = "server")]
     no_overwrite: bool,
     /// `--delete` may delete what the source does not have.
     #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
     allow_delete: bool,
-    /// `--remove-source-files` may remove what is copied.
+    /// `--remove-source-files` may remove copied files.
     #[arg(long, hide = true, requires = "server", conflicts_with = "write_only")]
     allow_remove_source_files: bool,
     /// `--snapshot` may add snapshots.

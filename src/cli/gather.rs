@@ -1,4 +1,4 @@
-//! Sources on several hosts: what can be compared before the first login, and the copy of each host.
+//! Sources on several hosts: checks before the first login, and the copy from each host.
 
 use std::collections::HashMap;
 

@@ -65,7 +65,7 @@ pub(super) fn request(
             preserve: args.preserve,
             follow_links: args.follow_links,
             no_clobber: args.no_clobber,
-            // What is removed must be on the other disk.
+            // A source file is removed only when its copy is on the disk.
             fsync: args.fsync || mirror.removes_sources,
             no_target_directory: args.no_target_directory,
             compress: args.compress,

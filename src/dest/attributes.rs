@@ -207,7 +207,7 @@ pub(super) fn wanted(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<V
     Ok(attributes)
 }
 
-/// Those that are to be removed, and those that are to be set.
+/// The attributes to remove and the attributes to set.
 pub(super) fn difference<'a>(
     wanted: &'a [Attribute],
     present: &'a [Attribute],

@@ -8,8 +8,9 @@
 //! - An existing backup is replaced, but never a directory. If the new version does not get its name,
 //!   the older backup gets its own back.
 //!
-//! A backup on another file system is a copy, which is durable before the old version is replaced. A file that is written in place has none: after an
-//! interruption, it would be the half-written version.
+//! A backup on another file system is a copy, which is durable before the old version is replaced.
+//! A file that is written in place has none: after an interruption, it would be the half-written
+//! version.
 
 mod copy;
 
@@ -245,8 +246,8 @@ impl Backups {
         Ok(!state.taken.contains(&key) && state.made.insert(key))
     }
 
-    /// True if this copy made the backup in the backup directory. What would replace it is a version that
-    /// this copy placed itself: another of its entries has the same place.
+    /// True if this copy made the backup in the backup directory. Then the version to keep now was
+    /// placed by this copy itself: another of its entries has the same place.
     fn has_kept(&self, backup: &EntrySlot) -> bool {
         !self.are_beside() && self.state.lock().made.contains(&key_of(backup))
     }
@@ -292,8 +293,8 @@ impl Backups {
         Ok(dir)
     }
 
-    /// Gives the entry in `slot`, whose status is `old`, the name of its backup, since it is to be
-    /// deleted.
+    /// Gives the entry in `slot`, whose status is `old`, the name of its backup instead of
+    /// deleting it.
     ///
     /// # Errors
     /// If that is not possible. The entry then stays.
@@ -357,7 +358,7 @@ impl KeptOld<'_> {
         self.backups.state.lock().made.remove(&key_of(&self.backup));
         let is_there = matches!(self.slot.stat(), Ok(Some(_)));
         match self.older.0 {
-            // What is left at worst is one more name of the old version.
+            // If this fails, the old version only keeps one more name.
             None if is_there && !self.is_moved => drop(unlink(&self.backup)),
             None => {}
             Some(_) => self.older.give_back(&self.backup).map_err(|cause| {

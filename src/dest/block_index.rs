@@ -102,7 +102,7 @@ impl BlockIndex {
             return false;
         }
         let mut data = vec![0; STEP];
-        // What cannot be read is not found.
+        // Unreadable data is not found.
         let there = old.read(&mut data, self.end).unwrap_or(0);
         self.read += there as u64;
         let data = &data[..there];

@@ -38,7 +38,7 @@ pub fn status_of(dir: &Arc<Dir>) -> Result<Stat> {
     stat.map_err(|cause| Error::io(Kind::Write, Side::Dest, dir.path(), what, cause))
 }
 
-/// What is done to the entry in `slot`, whose status is `old`, when `entry` is copied there. With
+/// The changes to the entry in `slot`, whose status is `old`, when `entry` is copied there. With
 /// `is_sent` a file's content is written.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ fn has_new_time(slot: &EntrySlot, entry: &Entry, old: &Stat) -> bool {
     time != entry.mtime && !is_rounded(slot, entry.mtime, time)
 }
 
-/// What is done to an existing directory, whose status was `old` before the copy.
+/// The changes to an existing directory, whose status was `old` before the copy.
 ///
 /// # Errors
 /// As [`changes`].
@@ -192,7 +192,7 @@ fn metadata(
     let mut mode = old.st_mode;
     if keep.has_attributes() {
         let wanted = attributes::wanted(slot, entry, rules)?;
-        // What cannot be read is set, which shows whether it can be kept.
+        // Unreadable attributes are set, which shows whether they can be kept.
         let present = read()?.unwrap_or_default();
         let of = |is_list: bool, all: &[Attribute]| -> Vec<Attribute> {
             let one_of = all.iter().filter(|one| is_acl(&one.name) == is_list);

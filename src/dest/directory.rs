@@ -114,7 +114,7 @@ impl Directory {
         Ok(Some(Directory::look(dir)))
     }
 
-    /// Enters an existing directory to delete what is in it.
+    /// Enters an existing directory to delete its entries.
     pub(super) fn enter_to_empty(slot: &EntrySlot) -> Result<Directory> {
         match slot.dir.child(&slot.name) {
             Ok(dir) => Directory::open_up(dir, false, None),
@@ -302,7 +302,7 @@ impl Directory {
     }
 }
 
-/// The error for an entry that is no directory, where one is to be made.
+/// The error if the place of a directory has an entry of another kind.
 fn is_in_the_way(slot: &EntrySlot, stat: &Stat) -> Option<Error> {
     match file_type(stat) {
         FileType::Directory => None,

@@ -49,7 +49,7 @@ impl EarlierDirs {
 }
 
 impl EarlierPlace {
-    /// The directories in this place. What cannot be opened is left out: its files are sent.
+    /// The directories in this place. One that cannot be opened is left out: its files are sent.
     pub fn directories(&self) -> EarlierDirs {
         let Some(name) = &self.name else {
             return self.dirs.clone();

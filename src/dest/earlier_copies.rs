@@ -116,8 +116,8 @@ fn copy_sparse(
     Ok(at)
 }
 
-/// The earlier copies that exist. `is_directory`: the first root is one. A missing one is told to the
-/// user, since the first copy of a series has none.
+/// The earlier copies that exist. `is_directory`: the first root is a directory. Warns the user of a
+/// missing copy; it is no error, because the first copy of a series has no earlier one.
 ///
 /// # Errors
 /// `Kind::Usage` if one is not a directory, or a key may not reach it; `Kind::Refused` if it is behind a

@@ -73,7 +73,7 @@ pub fn read_content(dir: &Arc<Dir>, entry: &mut Entry) {
     if entry.kind != EntryKind::File || entry.size > SMALL_FILE_MAX {
         return;
     }
-    // What is wrong with it is reported when it is compared by itself.
+    // An error is reported when the entry itself is compared.
     if let Ok(Some(content)) = content_of(dir, entry.name.as_os_str(), entry.size) {
         entry.set_content(&content);
     }

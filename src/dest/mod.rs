@@ -174,12 +174,12 @@ pub struct Rules {
     pub dry_run: bool,
     /// `--check`: a dry run that finds differences, also where a copy would be refused.
     pub check: bool,
-    /// `--backup`: what is replaced or deleted is kept there.
+    /// `--backup`: the place of replaced and deleted entries.
     pub backup: Option<Arc<Backups>>,
     /// How unchanged files of earlier copies are used, if there are any. Then nothing is changed in
     /// place that has another name.
     pub earlier: Option<Reuse>,
-    /// The copy makes a snapshot, in a directory of its own.
+    /// The copy makes a snapshot, in a separate directory.
     pub snapshot: bool,
     /// Directories that hold snapshots are closed to other copies: the key may not replace files.
     pub closed: bool,

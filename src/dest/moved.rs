@@ -25,8 +25,8 @@ pub struct FilesByTime {
 }
 
 impl FilesByTime {
-    /// Looks for files below `tops` until `is_over` is true. What cannot be read is left out: its
-    /// files are sent whole.
+    /// Looks for files below `tops` until `is_over` is true. Unreadable files are left out and
+    /// sent whole.
     pub fn read(tops: &[Arc<Dir>], is_over: impl Fn() -> bool) -> FilesByTime {
         let mut found = FilesByTime::default();
         for top in tops {

@@ -47,7 +47,7 @@ enum BaseStart {
     MissingAbove,
 }
 
-/// What is at the end of a path.
+/// The entry at the end of a path.
 pub(super) enum OptionDirectory {
     Directory(Arc<Dir>),
     /// Something else.
@@ -125,7 +125,7 @@ impl OptionBase {
         }
     }
 
-    /// What is at the end of `typed`.
+    /// The entry at the end of `typed`.
     ///
     /// # Errors
     /// `Kind::Refused` if the path leads through a link that is not followed; `Kind::Usage` if it leads
@@ -239,7 +239,7 @@ impl OptionWalk {
         Ok(())
     }
 
-    /// Enters the directory `name`, or goes on where a link leads. Returns what ends the path early.
+    /// Enters the directory `name`, or follows a link. Returns the result if the path ends early.
     fn enter(&mut self, here: &Arc<Dir>, name: Name) -> Result<Option<OptionDirectory>> {
         // Only known names are looked at in the directories before the last one.
         let opened = match self.left.is_empty() {

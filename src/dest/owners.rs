@@ -26,9 +26,9 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// MetadataChanges owner, group and mode as `--chown` and `--chmod` say. Then replaces the source's numbers
-    /// of owner and group by those that their names have here. A name that is not known here keeps
-    /// its number.
+    /// Changes owner, group and mode as `--chown` and `--chmod` say. Then replaces the source's
+    /// numbers of owner and group by the numbers that their names have here. A name that is unknown
+    /// here keeps its number.
     pub fn localize(&self, entry: &mut Entry, rules: &Rules) {
         let keep = &rules.keep;
         change(entry, &rules.changes);

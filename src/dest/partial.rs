@@ -672,7 +672,7 @@ impl Partial {
         }
     }
 
-    /// What is written. Makes the file if it is not made yet.
+    /// The file or device to write to. Creates the file if it does not exist yet.
     fn medium(&self) -> Result<DestMedium<'_>> {
         Ok(match &self.target {
             PartialTarget::Beside(temporary) => DestMedium::File(&temporary.file),
@@ -682,7 +682,7 @@ impl Partial {
         })
     }
 
-    /// What is written; None if no file is made.
+    /// The file or device to write to; None if the file does not exist yet.
     fn present_medium(&self) -> Option<DestMedium<'_>> {
         self.is_made().then(|| self.medium().ok()).flatten()
     }
@@ -736,7 +736,7 @@ fn replaceable(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Option<
     let old = old.filter(|old| !is_removed_first(entry, old, rules));
     if let Some(old) = &old {
         commit::may_replace(slot, old)?;
-        // First, since this process may be the one that writes.
+        // Checked first: a file that this copy itself writes would look open in another process.
         use_in_place(slot, old, InodeUse::Written, rules)?;
         refuse_in_use(slot, old, rules)?;
     }

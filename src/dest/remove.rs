@@ -20,12 +20,12 @@ pub struct Remover<'a> {
     pub only_looks: bool,
     /// Device and inode of files and directories that are never removed.
     pub protected: &'a HashSet<(u64, u64)>,
-    /// What is removed gets a backup if these say so.
+    /// Decide whether a removed entry gets a backup.
     pub rules: &'a Rules,
     pub is_ending: &'a dyn Fn() -> bool,
-    /// What is younger is not removed.
+    /// Entries younger than this are not removed.
     pub began: Timestamp,
-    /// Asked before each removal; what may not be removed stays.
+    /// Asked before each removal; if it returns false, the entry stays.
     pub may_remove: &'a dyn Fn() -> bool,
     /// Gets the path of each removed entry; that of a directory ends in a slash.
     pub removed: &'a mut dyn FnMut(&[u8]),

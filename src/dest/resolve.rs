@@ -58,7 +58,8 @@ pub struct Spec {
 pub type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
 
 /// Resolves a target for each of `sources`, in the same order. Without `--mkpath` it makes at most
-/// one directory: `x` of `x/` if directories land in it. `same_machine`: device and inode of a root are valid here.
+/// one directory: `x` of `x/` if directories land in it. `same_machine`: device and inode of a root
+/// are valid here.
 ///
 /// # Errors
 /// `Kind::Usage` if the typed destination does not fit the existing files. `Kind::Write` if a

@@ -37,7 +37,7 @@ pub struct EarlierEntry {
 
 impl EarlierPlace {
     /// The entry of an earlier copy that has the content of `entry`: one with equal metadata if
-    /// there is one. None too for a directory. What cannot be looked at is left out.
+    /// there is one. None for a directory. Entries without a readable status are left out.
     pub fn find(&self, entry: &Entry, rules: &Rules) -> Option<EarlierEntry> {
         let name = self.name.as_ref()?;
         let mut other = None;
@@ -54,7 +54,7 @@ impl EarlierPlace {
                 stat,
                 is_equal: false,
             };
-            // What cannot be compared is not linked.
+            // An entry that cannot be compared is not linked.
             found.is_equal = found.is_equal_to(entry, rules);
             if found.is_equal {
                 return Some(found);
@@ -210,7 +210,7 @@ impl EarlierEntry {
         self.is_equal
     }
 
-    /// Makes `slot` a hard link to it, and replaces what is there. None if the system does not allow
+    /// Makes `slot` a hard link to it, and replaces an existing entry. None if the system does not allow
     /// another link to it, or if it has gone.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::dir::DirReader;
 use crate::error::Result;
 use crate::manifest::{Entry, EntryKind, NO_PARENT, file_type};
 
-/// What has the name of an entry and is to be removed first.
+/// An existing entry that must be removed before another one gets its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// A directory, which is not empty or cannot be read.
@@ -19,8 +19,8 @@ pub enum Obstacle {
     Other,
 }
 
-/// What has to be removed so that the entry gets its place. None if nothing has to, or if the rules
-/// do not allow it: then the entry fails when it is placed. An operand itself replaces only what it
+/// The obstacle in the place of the entry. None if there is none, or if the rules do not allow its
+/// removal: then the entry fails when it is placed. An operand itself replaces only what it
 /// replaces without `--delete`.
 ///
 /// # Errors

@@ -41,7 +41,7 @@ struct FirstUse {
 /// What becomes of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InodeUse {
-    /// It stays, as it is what the entry is to have, or since the user wants that.
+    /// It stays: it equals the content of the entry, or the user wants to keep it.
     Stays,
     Written,
 }

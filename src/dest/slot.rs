@@ -16,8 +16,9 @@ pub struct EntrySlot {
     /// This copy made the directory, so no entry is expected under the name. This is only a hint
     /// that saves a system call: an entry that exists all the same is handled as in any directory.
     pub fresh: bool,
-    /// The path for messages, if it is not that of the name in `dir`: above all the path as typed, if
-    /// the user named a block device here. The device is then written, and nothing replaces it. A device that the user did not name is left alone.
+    /// The path for messages, if it is not that of the name in `dir`: above all the path as typed,
+    /// if the user named a block device here. The device is then written, and nothing replaces it.
+    /// A device that the user did not name is left alone.
     pub device: Option<Arc<Path>>,
 }
 

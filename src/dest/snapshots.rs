@@ -164,7 +164,7 @@ impl SnapshotStore {
         }
         let (mut partial, mut is_new) = partial_directory(&container)?;
         if !is_new && Spellings::default().may_confuse(&partial, rules) {
-            // What is left there cannot be told from what is announced by its names.
+            // Names do not tell leftover entries from announced ones.
             remove_tree(&container, PARTIAL.as_ref(), rules, run.is_ending)?;
             (partial, is_new) = partial_directory(&container)?;
         }
@@ -174,7 +174,7 @@ impl SnapshotStore {
                 write_text(&state, BOOT, &boot)?;
                 true
             }
-            // What was written before the machine stopped may not be on the disk.
+            // Data written before the machine stopped may not be on the disk.
             false => !boot.is_empty() && read_text(&state, BOOT) == boot,
         };
         Ok(SnapshotStore {
@@ -192,7 +192,7 @@ impl SnapshotStore {
     }
 
     /// Removes what [`open`](SnapshotStore::open) has made, since nothing is copied: the directory
-    /// holds no snapshots. What cannot be removed stays, and the next run uses it.
+    /// holds no snapshots. Anything that cannot be removed stays, and the next run uses it.
     pub fn withdraw(self) {
         let remove = |dir: &Arc<Dir>, name: &str, flags| {
             let removed = dir.handle().map(|dir| unlinkat(&*dir, name, flags));
@@ -209,7 +209,7 @@ impl SnapshotStore {
     }
 
     /// Something has failed: the disk may have lost data that this run wrote, and the kernel says so
-    /// only once. The next run believes no size and time of what is there.
+    /// only once. The next run does not trust the size and time of any existing file.
     pub fn doubt(&self) {
         // If even this fails, the run has failed, as it has anyway.
         let _ = write_text(&self.state, BOOT, "");
@@ -270,8 +270,8 @@ impl SnapshotStore {
         self.is_new
     }
 
-    /// False if the machine has stopped since an interrupted run, so that what it left may not be on the
-    /// disk although size and time of a file look right.
+    /// False if the machine has stopped since an interrupted run: data of that run may be missing on
+    /// the disk although size and time of a file look right.
     pub fn is_certain(&self) -> bool {
         self.is_certain
     }
@@ -319,7 +319,8 @@ impl SnapshotStore {
         Ok(name)
     }
 
-    /// The lock and the directory under way are still those that this run has.
+    /// Fails if the names of the lock and of the unfinished directory no longer lead to those that this
+    /// run has opened.
     fn check_held(&self) -> Result<()> {
         let is_it = |dir: &Arc<Dir>, name: &str, own: &Stat| {
             dir.stat(name.as_ref())

@@ -1,5 +1,5 @@
-//! Devices, FIFOs and sockets, made anew. Like a link, a new one replaces an existing entry in one
-//! step.
+//! Devices, FIFOs and sockets: created at the destination. Like a link, a new one replaces an
+//! existing entry in one step.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;

@@ -276,7 +276,7 @@ pub(super) fn differs_in(
     }
     let name = slot.name.as_os_str();
     let (present, failed) = read_in(keep, dir.as_fd(), name, false);
-    // What cannot be read is set again, which shows whether it can be kept.
+    // Unreadable attributes are set again, which shows whether they can be kept.
     if failed.is_some() {
         return Ok(true);
     }

@@ -1,7 +1,8 @@
 //! A block device at either end: its size, its users, and reads and writes at offsets.
 //!
-//! Without `--force` a device is opened for writing with `O_EXCL`. The kernel then refuses a device that is mounted,
-//! used as swap, or part of another device. [`usage`] finds out who uses it, for the message.
+//! Without `--force` a device is opened for writing with `O_EXCL`. The kernel then refuses a device
+//! that is mounted, used as swap, or part of another device. [`usage`] finds out who uses it, for
+//! the message.
 
 mod bounce;
 mod usage;

@@ -150,7 +150,7 @@ impl ListCheck {
         }
     }
 
-    /// Ends the workers after what they are reading.
+    /// Ends each worker after its current file.
     pub fn end(&self) {
         self.work.lock().is_over = true;
         self.came.notify_all();
@@ -297,7 +297,7 @@ impl ListCheck {
         self.answer(file.line.number, found);
     }
 
-    /// Compares what was read with the line.
+    /// Compares length and digest of the file with the line.
     ///
     /// # Errors
     /// `Kind::Changed`, if it differs and the file has changed since it was opened.
@@ -336,7 +336,7 @@ impl ListCheck {
         }
         answers.files.push(VerifiedFile { number, found });
         if answers.are_enough() || self.work.lock().has_nothing_else() {
-            // The lock is kept, so that the answer to the last line is told last.
+            // The lock is kept, so that the answer to the last line is sent last.
             (self.tell)(answers.take());
         }
         let mut work = self.work.lock();

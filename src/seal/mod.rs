@@ -1,12 +1,12 @@
 //! Encryption and authentication of frames: only processes that know the session's [`Secret`] can
 //! make or read a sealed frame.
 //!
-//! ssh has authenticated both ends and carries the secret, so there is no key exchange: the keys for
-//! each direction and epoch are derived from the secret. A frame is sealed whole, with its header
-//! as associated data and with a number that is never reused with its key. The chunk's number
-//! cannot serve for this: a retransmitted chunk may be encoded differently, and two
-//! plaintexts under one number reveal both. A key is replaced after 64 GiB, long before its limit (AES-GCM: 2^38.5
-//! bytes, RFC 8446 5.5).
+//! ssh has authenticated both ends and carries the secret, so there is no key exchange: the keys
+//! for each direction and epoch are derived from the secret. A frame is sealed whole, with its
+//! header as associated data and with a number that is never reused with its key. The chunk's
+//! number cannot serve for this: a retransmitted chunk may be encoded differently, and two
+//! plaintexts under one number reveal both. A key is replaced after 64 GiB, long before its limit
+//! (AES-GCM: 2^38.5 bytes, RFC 8446 5.5).
 //!
 //! The suite [`Tag`](Suite::Tag) authenticates without encryption. [`None`](Suite::None) does
 //! nothing; it is for connections that ssh itself protects.

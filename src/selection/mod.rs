@@ -113,8 +113,9 @@ impl Selector {
             && (kind != FileType::RegularFile || self.takes_file(stat.st_size as u64, modified))
     }
 
-    /// True if the rules take the entry `name` of the directory at `path`. A path is empty or begins with `/`. The top is the directory that the user named if
-    /// its contents are copied, else the one that it is in.
+    /// True if the rules take the entry `name` of the directory at `path`. A path is empty or begins
+    /// with `/`. The top is the directory that the user named if its contents are copied, otherwise
+    /// its parent.
     pub fn takes_name(
         &self,
         here: &DirectoryRules,

@@ -77,7 +77,7 @@ pub enum LineForm {
     /// Patterns of entries to take or to leave out; `+ ` or `- ` before one says otherwise, and `!`
     /// alone removes the rules before it.
     Patterns { take: bool },
-    /// Patterns, whatever they begin with.
+    /// Patterns in which `+ `, `- ` and `!` have no special meaning.
     BarePatterns { take: bool },
 }
 

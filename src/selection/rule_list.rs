@@ -75,8 +75,8 @@ impl RuleList {
         })
     }
 
-    /// What the first rule for these sides that matches says; None if none does. `of_file` answers for the rules in
-    /// the nth of the [`files`](Self::files).
+    /// What the first rule for these sides that matches says; None if none does. `of_file` answers
+    /// for the rules in the nth of the [`files`](Self::files).
     pub(super) fn verdict(
         &self,
         target: &Target,

@@ -69,7 +69,7 @@ impl Expanded {
         self.named.extend(named);
     }
 
-    /// Adds the parts of the only source that go to places of their own.
+    /// Adds the parts of the only source that go to separate places.
     ///
     /// # Errors
     /// Usage, if the source is not one directory; `Kind::Read`, if a part is missing.
@@ -175,8 +175,8 @@ impl Expanded {
         }
     }
 
-    /// Totals of the sources, as far as they can be known before the copy. `goes_on` gets those so
-    /// far; if it returns false, there is no result.
+    /// Totals of the sources, as far as they can be known before the copy. Calls `goes_on` with the
+    /// totals so far; if that returns false, the count ends without a result.
     fn count(
         &self,
         options: &CopyOptions,
@@ -442,7 +442,7 @@ impl CountedSources {
     }
 }
 
-/// Sources that are counted on a thread of its own.
+/// Sources that a separate thread counts.
 pub struct Counting {
     found: Expanded,
     count: Arc<SourceCount>,

@@ -105,7 +105,7 @@ impl Permit {
         }
         let is_limited =
             self.confine.is_some() || self.access != PermittedAccess::Full || self.no_overwrite;
-        // A check deletes nothing, and what it finds the client could also list.
+        // A check deletes nothing, and the client could also list the entries that it finds.
         let mirror = &open.options.mirror;
         let deletes = mirror.deletes && !open.role.sends() && !open.options.check;
         if deletes && is_limited && !self.deletes {
@@ -182,7 +182,7 @@ impl Permit {
     pub fn restrict(&self, rules: Rules) -> Rules {
         // A check replaces nothing, and would take files that stay for equal.
         let keeps = self.no_overwrite && !rules.check;
-        // A snapshot goes into a directory of its own, and an existing file there may be replaced.
+        // A snapshot goes into a separate directory, and an existing file there may be replaced.
         let keeps = keeps && !rules.snapshot;
         Rules {
             no_clobber: rules.no_clobber || keeps,

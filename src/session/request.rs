@@ -265,7 +265,7 @@ impl Request {
         Err(Error::new(Kind::FarEnd, Side::Here, message))
     }
 
-    /// True if parts of the source go to places of their own.
+    /// True if parts of the source go to separate places.
     pub fn maps(&self) -> bool {
         !self.options.maps.is_empty()
     }
@@ -377,9 +377,9 @@ pub struct Outcome {
     pub failures: Vec<Error>,
     /// Failures beyond these.
     pub more_failures: u64,
-    /// What was deleted at the destination.
+    /// Entries deleted at the destination.
     pub deleted: Deleted,
-    /// What was removed at the source.
+    /// Entries removed at the source.
     pub removed: Deleted,
     /// The complete snapshot that was made.
     pub snapshot: Option<MadeSnapshot>,

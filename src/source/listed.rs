@@ -174,7 +174,7 @@ impl RelativeOperands {
             self.bases.push(base.to_owned());
             self.bases.len() - 1
         });
-        // The builder has a base of its own for the first one.
+        // The builder already has a base for the first one.
         let key = match number {
             0 => Vec::new(),
             number => number.to_le_bytes().to_vec(),

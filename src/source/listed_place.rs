@@ -26,7 +26,7 @@ pub struct ListedPlace {
     is_confined: bool,
 }
 
-/// What is at the place of a name.
+/// The file at the place of a name.
 pub enum ListedFile {
     Regular(File, Stat),
     /// A directory, a device, a FIFO or a socket.

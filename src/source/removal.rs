@@ -186,7 +186,7 @@ fn open(file: &CopiedFile) -> std::io::Result<OwnedFd> {
             .open(file.name.as_os_str(), OFlags::PATH, Mode::empty())?,
     };
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-    // Kernels before 4.11 lack this call; `fstat` then takes what is known.
+    // Kernels before 4.11 lack this call; then `fstat` returns the cached status.
     let _ = statx(&fd, c"", flags, StatxFlags::BASIC_STATS);
     Ok(fd)
 }

@@ -56,7 +56,7 @@ impl RequestedPaths {
         (0..self.0.len()).map(|nth| (nth as u32, 0)).collect()
     }
 
-    /// Those of the paths `begun` that go on with `name`. The second value is true if one of them
+    /// Those of the paths `begun` whose next name is `name`. The second value is true if one of them
     /// ends there.
     pub fn next(&self, begun: &[(u32, u32)], name: &Name) -> (Box<[(u32, u32)]>, bool) {
         let mut is_match = false;

@@ -2,18 +2,19 @@
 //! the client over the same login, and executes it.
 //!
 //! The user's login shell (csh, fish, ...) reads the command before `sh` does. So the command is
-//! one line in single quotes, without a quote, `!`, backslash or newline, and the script
-//! never contains a name from the user. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`,
-//! `rmdir`, `dd`, `wc` and, only to store a program, `mktemp`. It uses `sleep`, `gzip` and `sha256sum` where
-//! they exist. [`wire::greeting`](crate::wire::greeting) describes its output.
+//! one line in single quotes, without a quote, `!`, backslash or newline, and the script never
+//! contains a name from the user. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`,
+//! `rmdir`, `dd`, `wc` and, only to store a program, `mktemp`. It uses `sleep`, `gzip` and
+//! `sha256sum` where they exist. [`wire::greeting`](crate::wire::greeting) describes its output.
 //!
 //! # Programs of other users
 //!
 //! Apart from PATH and `/usr/lib/fastcp`, the command runs programs only in directories that belong
-//! to this user and that nobody else may write. It opens the directory once, as file descriptor 3, and every later
-//! step uses `/proc/PID/fd/3`. So renaming or replacing the directory has no effect. It never
-//! runs a program that it finds in world-writable directories (/tmp, /var/tmp, /dev/shm). A program that is stored there
-//! gets a new private directory, and deletes itself after it has started.
+//! to this user and that nobody else may write. It opens the directory once, as file descriptor 3,
+//! and every later step uses `/proc/PID/fd/3`. So renaming or replacing the directory has no
+//! effect. It never runs a program that it finds in world-writable directories (/tmp, /var/tmp,
+//! /dev/shm). A program that is stored there gets a new private directory, and deletes itself after
+//! it has started.
 
 use std::time::Duration;
 

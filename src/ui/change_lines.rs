@@ -29,7 +29,7 @@ pub(super) struct ChangeLines {
     form: ChangeForm,
 }
 
-/// How changes are told.
+/// The format of the lines.
 #[derive(Clone, Copy)]
 pub(super) struct ChangeForm {
     /// Each line is an object.

@@ -329,7 +329,7 @@ pub(super) fn time(outcome: &Outcome) -> Duration {
     }
 }
 
-/// True if the data went through an ssh login and not through connections of its own.
+/// True if the data went through an ssh login and not through separate connections.
 fn is_inside_login(route: &str) -> bool {
     ["inside the ssh login", "through this host"]
         .iter()

@@ -229,7 +229,7 @@ pub(super) fn give_attributes(
         fsetxattr(to, name, value, XattrFlags::empty())
     };
     for one in attributes.iter().filter(|one| !is_acl(&one.name)) {
-        // As for other files, what cannot be kept does no harm.
+        // As for other files, an attribute that cannot be kept is no error.
         if rules.may_set(&one.name) {
             let _ = set(&one.name, &one.value);
         }

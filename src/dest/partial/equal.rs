@@ -182,7 +182,7 @@ impl EqualSoFar {
                 break;
             }
             let step = &mut room[..STEP.min(range.end - at) as usize];
-            // What cannot be read is written.
+            // A range that cannot be read is written.
             if self.old.read_exact_at(step, at).is_err() || step.iter().any(|byte| *byte != 0) {
                 return false;
             }
@@ -219,7 +219,7 @@ impl EqualSoFar {
         Ok(Some((range.start, bytes)))
     }
 
-    /// Its content is still what was compared, as far as its status shows.
+    /// Fails if the status of the old file shows a change since the comparison.
     pub(super) fn check_old(&self) -> Result<()> {
         let now = fstat(&self.old).map_err(|cause| self.slot.no_status(cause))?;
         match is_same(&now, &self.stat) {

@@ -28,7 +28,7 @@ pub(super) struct WriterState {
     begins_again: bool,
     /// Bytes of lines that wait or are being written.
     pub bytes: usize,
-    /// No more lines follow: the file is to be closed.
+    /// No more lines follow: the file can be closed.
     is_last: bool,
     is_closed: bool,
     /// The [`ListWriter`] was dropped.

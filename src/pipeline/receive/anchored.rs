@@ -1,5 +1,5 @@
 //! Pieces whose anchors have come. To find one, much of an existing file may have to be read. So one
-//! worker at a time looks for them, one after another, and the others go on with data.
+//! worker at a time looks for them, one after another, and the others continue with data.
 
 use std::collections::VecDeque;
 

@@ -71,13 +71,13 @@ impl ComparedPiece<'_> {
             self.read_place(&mut buffer, context)?;
         }
         let existing = buffer.len();
-        // The sender may be told of other bytes than before.
+        // The answer may now describe other bytes than the one before.
         self.shifts.recall(self.place.offset);
         if let Some(old) = self.moved.filter(|_| !self.anchors.is_empty()) {
             let sources = self.found(old, index_room, context);
             if !sources.is_empty() {
                 if !place_moved(self.bytes(&mut buffer), existing, old, &sources) {
-                    // Nothing is told of bytes that are neither those in its place nor all others.
+                    // The buffer now mixes bytes of two places, and no page of it may be reported.
                     return Ok(Comparison::Differs(Vec::new()));
                 }
                 buffer.set_len(self.len());
@@ -113,7 +113,7 @@ impl ComparedPiece<'_> {
             Err(cause) if context.options.dry_run => {
                 return Err(self.partial.slot().unreadable(cause));
             }
-            // What cannot be read is sent.
+            // Unreadable data is sent.
             Err(_) => 0,
         };
         buffer.set_len(existing);
@@ -160,7 +160,7 @@ impl ComparedPiece<'_> {
 
     /// The answer for a piece of which some parts have moved.
     fn differs_from(&self, buffer: &Buffer, sources: Vec<PieceSource>) -> Comparison {
-        // The digest of a short page is told only if the sender knows the page.
+        // The digest of a short page is sent only if the sender knows the page.
         let told = match sources.last() {
             Some(last) if last.part.end == self.len() => self.len(),
             _ => self.len() / PAGE * PAGE,

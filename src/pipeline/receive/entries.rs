@@ -367,8 +367,8 @@ impl Entries {
         }
     }
 
-    /// Removes what is in the place of an entry and of another kind (`--delete`). In a dry run, only
-    /// reports what would be deleted.
+    /// Removes an existing entry of another kind from the place of an entry (`--delete`). In a dry
+    /// run, only reports it.
     ///
     /// # Errors
     /// If it has to stay.
@@ -592,7 +592,7 @@ impl Entries {
         }
     }
 
-    /// Takes the sender's report of what it has removed at the source.
+    /// Takes the sender's report of the entries that it has removed at the source.
     pub fn take_removed(&self, message: &RemovedSources) {
         if !self.context().removes_sources() {
             return self.report.breach("a removal that it was not asked for");

@@ -141,7 +141,7 @@ fn sync(journal: &Journal) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the file system of `dir` to the disk, so that this process can exit meanwhile.
+/// Writes the file system of `dir` to the disk in a child process, so that this one can exit.
 ///
 /// # Errors
 /// If the disk did not take some data, or the sync did not end.

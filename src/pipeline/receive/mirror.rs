@@ -35,7 +35,7 @@ const PROTECTED_MAX: usize = 1 << 18;
 pub(super) struct Mirroring {
     rules: Rules,
     tell: TellUser,
-    /// When the copy began. What is younger is not deleted.
+    /// When the copy began. Younger entries are not deleted.
     began: Timestamp,
     /// Device and inode numbers mean the same at both ends.
     pub(super) same_machine: AtomicBool,

@@ -35,7 +35,7 @@ pub(super) struct MovedFiles {
     is_closed: Arc<AtomicBool>,
 }
 
-/// One look through all directories, by a thread of its own.
+/// One search through all directories, in a separate thread.
 struct MovedSearch {
     began: Instant,
     /// Set when the search is over.

@@ -295,7 +295,7 @@ impl RangeWriter {
 
     /// Asks for a chunk whose digest differs from that of the existing bytes.
     fn differs(&self, chunk: u64, pages: Vec<u8>) {
-        // A key that may only write must not learn what is there.
+        // A key that may only write must not learn existing content.
         let may_tell = self.context().agreed.patches && !self.files.entries.rules.blind;
         self.context().say(match may_tell && !pages.is_empty() {
             true => Message::Differs(DifferingChunk { chunk, pages }),

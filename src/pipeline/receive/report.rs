@@ -121,7 +121,7 @@ impl Report {
         self.context.report_fault(error, id, parent);
     }
 
-    /// A directory failed here. What is in it will follow, and fails with it.
+    /// A directory failed here. Its entries will follow, and fail with it.
     pub fn directory_failed(&self, id: EntryId, parent: EntryId, error: &Error) {
         self.has_failed.store(true, Relaxed);
         self.context.report_fault(error, id, parent);

@@ -33,7 +33,7 @@ pub(super) struct RequestedNames {
 }
 
 impl RequestedNames {
-    /// Otherwise it is only a directory on the way to what was named.
+    /// True if the user named it. Otherwise it is only a directory above a named entry.
     pub(super) fn is_named(&self) -> bool {
         self.is_named
     }

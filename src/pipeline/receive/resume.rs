@@ -95,7 +95,7 @@ impl Resume {
         let (entry, record) = (Arc::new(file.entry.clone()), &begun.file);
         let place = (&record.inode, record.size);
         let rules = &self.entries().rules;
-        // Dropping it removes it. What cannot be opened stays, as after any early end.
+        // Dropping the file removes it. One that cannot be opened stays, as after any early end.
         drop(Partial::resume(
             &file.slot,
             entry,

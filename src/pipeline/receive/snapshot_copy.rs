@@ -89,7 +89,7 @@ impl SnapshotCopy {
         }
     }
 
-    /// Removes and returns what was announced in a directory.
+    /// Removes and returns the announced entries of a directory.
     pub(super) fn take(&self, directory: EntryId) -> AnnouncedIn<'_> {
         let mut announced = self.announced.lock();
         let names = announced.directories.remove(&directory).unwrap_or_default();

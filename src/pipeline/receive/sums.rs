@@ -1,5 +1,5 @@
-//! The receiver's side of sums: it computes those of its own directories and says which entries of
-//! the source are there, unchanged.
+//! The receiver's side of sums: it computes the sums of its own directories and reports which
+//! entries of the source exist here, unchanged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -228,7 +228,7 @@ impl OwnSums {
             let Some(dir) = comparable else {
                 return self.earlier(entries, id);
             };
-            // There each entry is announced, and what is not is removed at the end.
+            // A snapshot needs every entry announced: it removes all others at the end.
             if entries.rules.snapshot {
                 return Some(There::New);
             }

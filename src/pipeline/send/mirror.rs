@@ -47,7 +47,7 @@ pub(super) struct MirrorRoots {
 struct MirrorRoot {
     /// None if its contents are copied, unless it is a part.
     name: Option<Name>,
-    /// It goes to a place of its own, where no other one goes.
+    /// It goes to a separate place, where no other one goes.
     part: Option<Arc<PartOf>>,
     /// None until the walk has announced it, and for anything but a directory.
     dir: Option<Arc<Dir>>,

@@ -326,7 +326,8 @@ impl SendReader {
         let (changes, drops_pages) = (self.changes(), self.context.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
         // Recorded before the pack is settled, since hard links are planned after that. The
-        // receiver is told after it is settled: it may then be done, and so must this end be.
+        // receiver learns of them only after it is settled: that may complete the copy at its end, so
+        // this end must be complete too.
         let left_out = read.left_out.into_iter();
         let left_out: Vec<LeftOut<'_>> = left_out
             .filter_map(|(index, why)| self.leave_out(live[index], why))

@@ -3,7 +3,7 @@
 //!
 //! A chunk keeps its number for life, so that the receiver recognizes a second copy.
 //!
-//! Each part of the state is an object of its own. The scheduler joins them under one lock, and
+//! Each part of the state is a separate object. The scheduler joins them under one lock, and
 //! wakes the threads that wait for a change. This file has the methods for chunks, `entries` those
 //! for entries.
 

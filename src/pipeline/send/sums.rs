@@ -151,7 +151,7 @@ impl HeldEntries {
             // The digests take memory too.
             self.held_bytes -= weight(&gathered);
             threads::share(&mut gathered, |found| {
-                // What is wrong with it is reported when it is asked about or sent.
+                // An error is reported when the entry is asked about or sent.
                 let _ = found.read_content(changes);
             });
             self.held_bytes += weight(&gathered);

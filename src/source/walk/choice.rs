@@ -173,7 +173,7 @@ impl WalkChoice {
     }
 }
 
-/// None if there is no such file; a directory of the name is none.
+/// None if there is no such file; a directory of this name does not count.
 fn read(dir: &Arc<Dir>, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
     // A FIFO of this name must not make the copy wait. A link could lead to another user's
     // file, or to a device.

@@ -194,7 +194,7 @@ impl Walk {
                     entry
                 }
                 Ok(None) => continue,
-                // A rule may leave out what cannot be looked at.
+                // A rule may leave out an entry whose status cannot be read.
                 Err(_) if child.below.is_empty() && self.choice.leaves_out(name) => continue,
                 Err(cause) => {
                     self.lose(child.all(), base, LostCause::of(&cause));
@@ -238,7 +238,7 @@ impl Walk {
             return;
         };
         let enters = level.enters;
-        // What cannot be looked at is not copied either.
+        // An entry whose status cannot be read is not copied either.
         let Ok(stat) = dir.stat(name.as_os_str()) else {
             return;
         };
@@ -402,7 +402,7 @@ impl Walk {
         let mut rest = child.below;
         while let Some((of, name)) = source.list.next_name(&mut rest) {
             let below = name.get(child.own.skipped()..).unwrap_or_default();
-            // What cannot be looked at may exist.
+            // An entry whose status cannot be read may exist.
             let is_missing = |cause: &io::Error| {
                 let errno = Errno::from_io_error(cause);
                 matches!(errno, Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))

@@ -16,7 +16,7 @@ pub(super) struct LostNames {
     /// Only those of this base.
     pub base: u16,
     pub cause: LostCause,
-    /// A directory above them, in which each has a cause of its own.
+    /// A directory above them, in which each has a separate cause.
     pub above: Option<Arc<Dir>>,
     /// Bytes of the path of that directory, with a slash.
     pub skip: usize,

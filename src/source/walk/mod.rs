@@ -213,8 +213,8 @@ impl Walk {
         self.roots.rest()
     }
 
-    /// Number of names of files with several names that are announced as files of their own, for lack
-    /// of room to remember their first names.
+    /// Number of further names of files that are announced as separate files, for lack of memory for
+    /// their first names.
     pub fn unlinked(&self) -> u64 {
         self.first_names.unlinked()
     }
@@ -265,7 +265,7 @@ impl Walk {
     }
 
     /// No file gets a link to one in another root, which may be on another file system, if parts go
-    /// to places of their own. Each tree is walked by itself then.
+    /// to separate places. Each tree is walked by itself then.
     fn begin_root(&mut self) {
         if !self.options.parts.is_empty() {
             self.first_names.forget_all(!self.options.follow_links);

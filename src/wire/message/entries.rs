@@ -36,7 +36,7 @@ pub struct RootSpace {
 /// The operand and its parts.
 const SPACES_MAX: usize = 1 + MAPS_MAX;
 
-/// Sent instead of [`Roots`] if the totals come later, in a message of their own. The sender sends
+/// Sent instead of [`Roots`] if the totals come later, in a separate message. The sender sends
 /// nothing else of the copy before them, or before the receiver has said that it needs none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UncountedRoots {

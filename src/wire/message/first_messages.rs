@@ -94,7 +94,7 @@ pub struct CopyOptions {
     /// in the hello too, and the rest to the sender in [`Relative`](super::Message::Relative).
     #[serde(skip)]
     pub relative: Option<Arc<RelativeCopy>>,
-    /// `--map`: parts of the source that go to places of their own. Sent in
+    /// `--map`: parts of the source that go to separate places. Sent in
     /// [`Map`](super::Message::Map).
     #[serde(skip)]
     pub maps: Arc<Vec<Mapping>>,
@@ -330,7 +330,7 @@ pub struct Archive {
     pub snapshot: Option<SnapshotTerms>,
 }
 
-/// Parts of the source with places of their own (`--map`).
+/// Parts of the source with separate places (`--map`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapTerms {
     #[serde(deserialize_with = "limits::list::<MAPS_MAX, _, _>")]
@@ -340,7 +340,7 @@ pub struct MapTerms {
 /// Most sessions of one command.
 pub const SESSIONS_MAX: usize = 1000;
 
-/// Sent right after `Open`. A message of its own lets both ends wipe its buffer.
+/// Sent right after `Open`. Because it is a separate message, both ends can wipe its buffer.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Zeroize, ZeroizeOnDrop)]
 pub struct SessionSecret(pub [u8; 32]);
 

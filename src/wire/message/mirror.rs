@@ -9,7 +9,7 @@ use crate::mirror::NAME_SUMS_MAX;
 use super::limits;
 
 /// The names of all entries in a directory that the sender has read to its end. Sent before the
-/// directory's `EntryEnd`. What is in a directory without this message is not deleted.
+/// directory's `EntryEnd`. Entries of a directory without this message are not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryNames {
     pub directory: EntryId,

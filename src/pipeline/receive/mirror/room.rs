@@ -13,8 +13,8 @@ use crate::manifest::Entry;
 use crate::mirror::MostDeleted;
 
 impl Mirroring {
-    /// Fails if the copy may not remove what has the place of `entry`. None if nothing is to be
-    /// removed.
+    /// Fails if the copy may not remove the obstacle in the place of `entry`. None if there is no
+    /// obstacle.
     ///
     /// # Errors
     /// `Kind::Refused`; or if the place cannot be looked at.
@@ -60,8 +60,7 @@ impl Mirroring {
         }
     }
 
-    /// Removes what has the place of `entry`, if it is of another kind. In a dry run, only reports what
-    /// would be deleted.
+    /// Removes an entry of another kind from the place of `entry`. In a dry run, only reports it.
     ///
     /// # Errors
     /// As [`check_room`](Mirroring::check_room); or if something in its place stays.

@@ -127,11 +127,11 @@ pub(super) struct MirrorWork {
     pub left_out: u64,
     /// Number of entries of which the sender is not sure.
     pub unsure: u64,
-    /// Device and inode of what is never deleted.
+    /// Device and inode of the entries that are never deleted.
     pub protected: HashSet<(u64, u64)>,
-    /// What is younger stays.
+    /// Entries younger than this stay.
     began: Timestamp,
-    /// In a dry run, what would be deleted is reported, and nothing is deleted.
+    /// In a dry run, entries to delete are only reported.
     rules: Rules,
     /// The sender could not read all of the source.
     is_incomplete: bool,
@@ -325,7 +325,7 @@ impl MirrorWork {
         Answered::Over
     }
 
-    /// Everything was counted. True if it may be deleted, and questions begin anew.
+    /// Everything was counted. True if it may be deleted; then the questions start again.
     fn counted(&mut self, report: &Report) -> bool {
         let Some(most) = report.context.options.mirror.most else {
             return true;
@@ -679,7 +679,7 @@ impl MirrorWork {
                     self.removed(report, path);
                     deleted.set(self.count.deleted);
                 },
-                // Reported when it is to be deleted.
+                // An error is reported only by the pass that deletes.
                 failed: &mut |error| {
                     if !only_counts {
                         context.report_fault(error, 0, 0);

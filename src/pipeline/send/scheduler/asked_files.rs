@@ -42,7 +42,7 @@ impl AskedFiles {
         self.asked.remove(&entry)
     }
 
-    /// The receiver has all `size` bytes of a file that it was asked about. Returns what it is;
+    /// The receiver has all `size` bytes of a file that it was asked about. Returns the file;
     /// None if it was not asked about a file of this size.
     pub(super) fn take_had(
         &mut self,

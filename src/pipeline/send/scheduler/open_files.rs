@@ -270,7 +270,7 @@ impl OpenFiles {
         Some(source)
     }
 
-    /// The receiver has all `size` bytes of an announced file, which is closed. Returns what it is;
+    /// The receiver has all `size` bytes of an announced file, which is closed. Returns the file;
     /// None if it was not announced with this size.
     pub(super) fn take_had(
         &mut self,

@@ -1,7 +1,7 @@
 //! Chunks that are ready to begin: packs, the rest of each big file, and parts of pipes. A big file
 //! is cut into pieces of a size that suits the data left. On a slow link several packs, or several
 //! chunks of a file, become one, which compresses better. If the result does not fit into a frame,
-//! its parts are sent separately, each with a number of its own.
+//! its parts are sent separately, each with a separate number.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
