@@ -2,24 +2,26 @@
 //! one name more, or it is read.
 
 use std::cell::Cell;
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, fstat, linkat, readlinkat, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, Stat, fstat, lgetxattr_query, linkat, readlinkat, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use super::attributes::Marked;
 use super::changed::may_give_to;
 use super::earlier::EarlierPlace;
 use super::existing::content_of;
 use super::link::{has_no_links, replace};
 use super::temporary::same_file;
-use super::unchanged::{differs_in, is_rounded};
+use super::unchanged::{differs_in, has_more_rights, is_rounded};
 use super::{EntrySlot, ExistingEntry, Rules, backup, commit, sync_directory};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::Dir;
@@ -148,20 +150,22 @@ fn has_content(slot: &EntrySlot, old: &Stat, entry: &Entry, rules: &Rules) -> bo
 }
 
 impl EarlierEntry {
-    /// An entry that was found equal by its sum, with its device and inode.
-    ///
-    /// # Errors
-    /// If it is not there any more.
-    pub(crate) fn equal(dir: &Arc<Dir>, name: &Name, inode: (u64, u64)) -> io::Result<Self> {
-        let stat = dir.stat(name.as_os_str())?;
-        if (stat.st_dev, stat.st_ino) != inode {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        Ok(EarlierEntry {
+    /// An entry that was found equal by its sum, with its device and inode. None if it is not there
+    /// any more, or if a link to it is not the new entry.
+    pub(crate) fn equal(
+        dir: &Arc<Dir>,
+        name: &Name,
+        inode: (u64, u64),
+        rules: &Rules,
+    ) -> Option<Self> {
+        let stat = dir.stat(name.as_os_str()).ok()?;
+        let found = EarlierEntry {
             slot: EntrySlot::new(dir.clone(), name.clone()),
             stat,
             is_equal: true,
-        })
+        };
+        let is_it = (stat.st_dev, stat.st_ino) == inode;
+        (is_it && !found.has_more_rights(rules)).then_some(found)
     }
 
     /// The file itself, to read it. None if it has changed, or cannot be read.
@@ -174,12 +178,24 @@ impl EarlierEntry {
         self.stat
     }
 
-    /// True if all its metadata that is kept is that of `entry`.
+    /// True if all its metadata that is kept is that of `entry`, and it gives no more rights.
     pub(super) fn is_equal_to(&self, entry: &Entry, rules: &Rules) -> bool {
         let keep = self.possible(entry, rules);
         // Without the right to give it another owner, a new file would be this user's.
         let has_owner = keep.owner || !rules.keep.owner || self.stat.st_uid == geteuid().as_raw();
-        has_owner && !differs_in(&keep, &self.slot, entry, &self.stat, rules).unwrap_or(true)
+        has_owner
+            && !differs_in(&keep, &self.slot, entry, &self.stat, rules).unwrap_or(true)
+            && !self.has_more_rights(rules)
+    }
+
+    /// True if a copy would not get all of its rights.
+    fn has_more_rights(&self, rules: &Rules) -> bool {
+        let Ok(dir) = self.slot.dir.handle() else {
+            return true;
+        };
+        let path = Marked::through_proc(&dir.as_fd()).join(&self.slot.name);
+        let len_of = |name: &CStr| lgetxattr_query(&path, name);
+        has_more_rights(&self.stat, rules, len_of)
     }
 
     /// What the rules keep, without an owner or group that this user may not give to a file.

@@ -1,6 +1,7 @@
 //! Existing entries that a copy leaves alone: unchanged files, whose metadata alone is corrected, and
 //! those that the user wants to keep.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -241,6 +242,17 @@ pub fn has_owner_and_attributes(slot: &EntrySlot, entry: &Entry, rules: &Rules) 
     let wanted = attributes::wanted(slot, entry, rules)?;
     // A file system without attributes keeps all of a file that has none.
     Ok(present == wanted && (failed.is_none() || wanted.is_empty()))
+}
+
+/// True if an existing file has rights that a copy of it would not get: set-id bits if modes are not
+/// kept, capabilities if extended attributes are not. `len_of` gives the length of an attribute.
+pub(super) fn has_more_rights(
+    existing: &Stat,
+    rules: &Rules,
+    len_of: impl FnOnce(&CStr) -> rustix::io::Result<usize>,
+) -> bool {
+    let has_set_id = existing.st_mode & 0o6000 != 0 && !rules.keep.perms;
+    has_set_id || !rules.keep.xattrs && len_of(c"security.capability").is_ok()
 }
 
 /// True if any metadata differs that the rules keep.

@@ -1,6 +1,7 @@
 //! A new version of a file that has equalled the existing file so far. No file is made for it before
 //! a byte differs, so a copy of the same content reads the existing file and writes nothing.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -10,7 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use rustix::fs::{
-    SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fgetxattr, fstat, futimens, seek,
+    SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fgetxattr_query, fstat, futimens,
+    seek,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -243,12 +245,8 @@ impl EqualSoFar {
     /// other name of it, and it has no rights that a new file would not get.
     pub(super) fn may_stay(&self, entry: &Entry, rules: &Rules) -> Result<bool> {
         let stat = &self.stat;
-        let set_id = stat.st_mode & 0o6000 != 0 && !rules.keep.perms;
-        let capable = || {
-            let capabilities = fgetxattr(&self.old, c"security.capability", &mut [0u8; 0]);
-            !rules.keep.xattrs && capabilities.is_ok_and(|len| len > 0)
-        };
-        if set_id || capable() {
+        let len_of = |name: &CStr| fgetxattr_query(&self.old, name);
+        if unchanged::has_more_rights(stat, rules, len_of) {
             return Ok(false);
         }
         let is_shared = rules.is_shared(entry, stat);

@@ -72,7 +72,7 @@ impl Linkable {
         let Some((name, inode)) = self.entries.get(sum) else {
             return false;
         };
-        let Ok(found) = EarlierEntry::equal(&self.old, name, *inode) else {
+        let Some(found) = EarlierEntry::equal(&self.old, name, *inode, &entries.rules) else {
             return false;
         };
         let slot = EntrySlot::new(self.new.clone(), name.clone());

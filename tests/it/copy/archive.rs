@@ -125,7 +125,8 @@ fn list(group: u16, mask: u16) -> Vec<u8> {
 const LIST: &str = "system.posix_acl_access";
 
 /// A capability to bind low ports.
-const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+pub(super) const CAPABILITY: [u8; 20] =
+    [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// False if this machine does not allow all of it.
 fn with_all_metadata(tree: &Dir) -> bool {

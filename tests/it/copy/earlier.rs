@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use super::archive::CAPABILITY;
 use crate::support::*;
 
 ways! { push, pull, between, here =>
@@ -11,6 +12,7 @@ ways! { push, pull, between, here =>
 ways! { local_push =>
     files_are_copied_where_a_link_would_change_the_earlier_copy,
     only_what_differs_of_a_large_file_is_sent,
+    no_link_gives_set_id_bits_that_a_copy_would_not_get,
 }
 
 fn unchanged_entries_are_links_to_the_earlier_copy(case: &Case) {
@@ -126,6 +128,35 @@ fn files_are_copied_where_a_link_would_change_the_earlier_copy(case: &Case) {
     case.copy(&["-r", "--link-dest=../old"], "tree/", "new")
         .exits(2)
         .says("add -a");
+}
+
+fn no_link_gives_set_id_bits_that_a_copy_would_not_get(case: &Case) {
+    let tree = case.src.dir("tree");
+    for (path, size) in [
+        ("capable", 100),
+        ("tool", 100),
+        ("sub/tool", 100),
+        ("big", MIB),
+        ("same", 100),
+    ] {
+        tree.file(path, noise(size as u64, size));
+    }
+    case.copy(&["-rt"], "tree/", "old").succeeds();
+    let (old, new) = (Dir(case.dst.path("old")), Dir(case.dst.path("new")));
+    for (path, mode) in [("tool", 0o4755), ("sub/tool", 0o2755), ("big", 0o6755)] {
+        old.mode(path, mode);
+    }
+    // Only root may set it.
+    let _ = xattr::set(old.path("capable"), "security.capability", &CAPABILITY);
+    case.copy(&["-rt", "--link-dest=../old"], "tree/", "new")
+        .succeeds();
+    for path in ["tool", "sub/tool", "big"] {
+        assert_eq!(new.mode_of(path) & 0o6000, 0, "{path}");
+        assert_ne!(old.mode_of(path) & 0o6000, 0, "{path}");
+    }
+    let capability = xattr::get(new.path("capable"), "security.capability");
+    assert_eq!(capability.expect("read it"), None);
+    assert_eq!(old.meta("same").ino(), new.meta("same").ino());
 }
 
 fn only_what_differs_of_a_large_file_is_sent(case: &Case) {
