@@ -861,10 +861,16 @@ fn complete_interrupted(container: &Arc<Dir>, state: &Arc<Dir>) -> Result<()> {
         let Some(name) = date.and_then(SnapshotName::parse) else {
             continue;
         };
-        let is_named = container.stat(name.to_string().as_ref()).is_ok();
-        match is_named {
-            true => finish(container, state, name)?,
-            false => remove_mark(state, &format!("{name}{COMPLETING}"))?,
+        match container.stat(name.to_string().as_ref()) {
+            Ok(_) => finish(container, state, name)?,
+            Err(cause) if is_missing(&cause) => {
+                remove_mark(state, &format!("{name}{COMPLETING}"))?;
+            }
+            // Without its mark a snapshot would never count as one.
+            Err(cause) => {
+                let what = format!("cannot look at its snapshot {name}");
+                return Err(failed(container, &what, cause));
+            }
         }
     }
     Ok(())
@@ -979,4 +985,38 @@ fn refused(dir: &Arc<Dir>, message: &str) -> Error {
 
 fn usage(path: &Path, message: &str) -> Error {
     Error::new(Kind::Usage, Side::Dest, message).at(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::name;
+    use super::*;
+
+    #[test]
+    fn a_snapshot_that_cannot_be_looked_at_keeps_its_mark() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |path: &str| temp.path().join(path);
+        let handles = Arc::new(Handles::default());
+        let above = Dir::root(temp.path(), &handles).unwrap();
+        let open = |text: &str| above.child(&name(text)).unwrap();
+        for dir in ["snapshots", "state", "other"] {
+            std::fs::create_dir(at(dir)).unwrap();
+        }
+        let snapshot = SnapshotName::of(1_700_000_000);
+        let mark = at("state").join(format!("{snapshot}{COMPLETING}"));
+        std::fs::write(&mark, "").unwrap();
+        let container = open("snapshots");
+        // Its handle is closed, and cannot be opened again: it has another inode.
+        let _others: Vec<_> = (0..1024).map(|_| open("other")).collect();
+        std::fs::rename(at("snapshots"), at("away")).unwrap();
+        std::fs::create_dir(at("snapshots")).unwrap();
+        let cause = container.stat("x".as_ref()).err().expect("it is away");
+        assert!(!is_missing(&cause), "{cause}");
+        let error = complete_interrupted(&container, &open("state")).unwrap_err();
+        assert!(error.message.contains("cannot look at"), "{error}");
+        assert!(mark.exists());
+        // It was not named.
+        complete_interrupted(&open("snapshots"), &open("state")).unwrap();
+        assert!(!mark.exists());
+    }
 }
