@@ -111,18 +111,24 @@ pub fn digest_of(slot: &EntrySlot) -> Result<Option<Digest>> {
     let Some((file, _)) = open(slot)? else {
         return Ok(None);
     };
+    let digest = digest_of_file(&file);
+    digest.map(Some).map_err(|cause| slot.unreadable(cause))
+}
+
+/// The BLAKE3 root hash of a whole file.
+pub(super) fn digest_of_file(file: &File) -> io::Result<Digest> {
     let mut hasher = blake3::Hasher::new();
     let mut step = vec![0; STEP];
     let mut offset = 0;
     loop {
         match file.read_at(&mut step, offset) {
-            Ok(0) => return Ok(Some(*hasher.finalize().as_bytes())),
+            Ok(0) => return Ok(*hasher.finalize().as_bytes()),
             Ok(len) => {
                 hasher.update(&step[..len]);
                 offset += len as u64;
             }
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
-            Err(cause) => return Err(slot.unreadable(cause)),
+            Err(cause) => return Err(cause),
         }
     }
 }

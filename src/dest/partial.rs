@@ -35,6 +35,7 @@ use super::temporary::Temporary;
 use super::{EarlierEntry, EntrySlot, ExistingEntry, Rules, commit, identity, space};
 use crate::cache::{self, Behind};
 use crate::chunk::VerifiedChunk;
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, Inode, Timestamp, file_type};
 
@@ -273,16 +274,16 @@ impl Partial {
     }
 
     /// Device and inode of the existing file, if no byte differed from it in a dry run and a copy would
-    /// leave it there.
+    /// leave it there. `root` is the digest of the source.
     ///
     /// # Errors
-    /// If its metadata cannot be read.
-    pub fn same_inode(&self) -> Result<Option<(u64, u64)>> {
+    /// If it cannot be read, or has changed since it was compared.
+    pub fn same_inode(&self, root: Option<&Digest>) -> Result<Option<(u64, u64)>> {
         let equal = match &self.target {
             PartialTarget::Equal(equal) if !self.differs.load(Relaxed) => equal,
             _ => return Ok(None),
         };
-        equal.check_old()?;
+        equal.check_whole(root)?;
         let stays = self.rules.check || equal.may_stay(&self.entry, &self.rules)?;
         Ok(stays.then(|| equal.inode()))
     }
@@ -611,10 +612,10 @@ impl Partial {
 
     /// Gives the file its metadata and its name; returns its status there, and true if it is the
     /// existing file, which stays because all of it is equal. The caller has made sure that every
-    /// range is written.
-    pub fn commit(self) -> Result<(ExistingEntry, bool)> {
+    /// range is written. `root` is the digest of the whole content, if it is known.
+    pub fn commit(self, root: Option<&Digest>) -> Result<(ExistingEntry, bool)> {
         self.keep_from_an_empty_pipe()?;
-        self.finish_equal()?;
+        self.finish_equal(root)?;
         let stays = !self.is_made();
         if let (Some(behind), Some(DestMedium::File(file))) = (&self.behind, self.present_medium())
         {
@@ -634,16 +635,17 @@ impl Partial {
 
     /// Copies what equals the existing file and is not in the new one yet. Makes the new file if the
     /// existing one cannot stay although all of it is equal.
-    fn finish_equal(&self) -> Result<()> {
+    fn finish_equal(&self, root: Option<&Digest>) -> Result<()> {
         let PartialTarget::Equal(equal) = &self.target else {
             return Ok(());
         };
-        if equal.made().is_none() && equal.settles(&self.entry, &self.rules)? {
+        if equal.made().is_none() && equal.settles(&self.entry, &self.rules, root)? {
             return Ok(());
         }
-        self.made(equal)?;
+        let made = self.made(equal)?;
         self.copy_equal(u64::MAX)?;
-        equal.check_old()
+        equal.check_old()?;
+        equal.check_content(&made.temporary.file, root)
     }
 
     /// An empty pipe does not replace a file with content: a producer that fails at once leaves

@@ -22,6 +22,7 @@ use super::super::temporary::Temporary;
 use super::super::unchanged::{self, UnchangedFile};
 use super::super::{EarlierEntry, EntrySlot, Rules, commit, existing, make_durable};
 use crate::chunk::ranges::RangeSet;
+use crate::digest::Digest;
 use crate::earlier::Reuse;
 use crate::error::Result;
 use crate::keep::UnchangedBy;
@@ -104,25 +105,40 @@ impl EqualSoFar {
     ///
     /// # Errors
     /// Of the file system, at the new name.
-    fn link(&self, earlier: &EarlierEntry, entry: &Entry, rules: &Rules) -> Result<bool> {
-        self.check_old()?;
+    fn link(
+        &self,
+        earlier: &EarlierEntry,
+        entry: &Entry,
+        rules: &Rules,
+        root: Option<&Digest>,
+    ) -> Result<bool> {
         if rules.earlier != Some(Reuse::Link) || !earlier.is_equal_to(entry, rules) {
             return Ok(false);
         }
+        self.check_whole(root)?;
         let is_linked = earlier.link_to(&self.slot, rules)?.is_some();
         self.is_linked.store(is_linked, Relaxed);
         Ok(is_linked)
     }
 
-    /// True if the existing file is, or becomes, the new one.
+    /// True if the existing file is, or becomes, the new one, which has the digest `root`.
     ///
     /// # Errors
-    /// If it cannot be looked at or linked.
-    pub(super) fn settles(&self, entry: &Entry, rules: &Rules) -> Result<bool> {
-        match &self.earlier {
-            Some(earlier) => self.link(earlier, entry, rules),
-            None => Ok(self.has_name()? && self.may_stay(entry, rules)?),
+    /// If it cannot be looked at or linked, or has changed since it was compared.
+    pub(super) fn settles(
+        &self,
+        entry: &Entry,
+        rules: &Rules,
+        root: Option<&Digest>,
+    ) -> Result<bool> {
+        if let Some(earlier) = &self.earlier {
+            return self.link(earlier, entry, rules, root);
         }
+        let stays = self.has_name()? && self.may_stay(entry, rules)?;
+        if stays {
+            self.check_whole(root)?;
+        }
+        Ok(stays)
     }
 
     /// True if the existing file is that which the new one replaces.
@@ -221,13 +237,39 @@ impl EqualSoFar {
         Ok(Some((range.start, bytes)))
     }
 
-    /// Fails if the status of the old file shows a change since the comparison.
+    /// Fails if the size or the modification time of the old file shows a change since the
+    /// comparison.
     pub(super) fn check_old(&self) -> Result<()> {
         let now = fstat(&self.old).map_err(|cause| self.slot.no_status(cause))?;
         match is_same(&now, &self.stat) {
             true => Ok(()),
             false => Err(self.changed()),
         }
+    }
+
+    /// `file` has all of the new content, which has the digest `root`: it is the existing file, or has
+    /// parts of it. It is read only if the ctime of the existing file has changed since it was
+    /// compared: somebody may have written to it and set back its time of modification. No error
+    /// follows from the ctime alone. A chmod changes it, and so does a link to the file or the
+    /// removal of one of its names, by this copy or another. Without a digest (a sparse source,
+    /// `--live`) the time of modification decides.
+    pub(super) fn check_content(&self, file: &File, root: Option<&Digest>) -> Result<()> {
+        let now = fstat(&self.old).map_err(|cause| self.slot.no_status(cause))?;
+        let Some(root) = root.filter(|_| Timestamp::ctime(&now) != Timestamp::ctime(&self.stat))
+        else {
+            return Ok(());
+        };
+        let digest = existing::digest_of_file(file);
+        match digest.map_err(|cause| self.slot.unreadable(cause))? == *root {
+            true => Ok(()),
+            false => Err(self.changed()),
+        }
+    }
+
+    /// The same for an existing file of which nothing differs.
+    pub(super) fn check_whole(&self, root: Option<&Digest>) -> Result<()> {
+        self.check_old()?;
+        self.check_content(&self.old, root)
     }
 
     fn changed(&self) -> crate::error::Error {

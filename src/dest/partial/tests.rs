@@ -25,7 +25,7 @@ fn holes_of_a_sparse_source_stay_holes_and_zeros_of_another_take_room() {
         partial.write_at(&data, 1 << 20).unwrap();
         partial.write_zeros(2 << 20, 1 << 20, true).unwrap();
         partial.write_at(&[3; 100], SIZE - 100).unwrap();
-        partial.commit().unwrap();
+        partial.commit(None).unwrap();
     }
     let read = |name| std::fs::read(temp.path().join(name)).unwrap();
     assert_eq!(read("sparse"), read("dense"));
@@ -65,7 +65,7 @@ fn an_old_version_that_changes_while_it_is_compared_is_not_taken_for_the_new_one
     assert!(!partial.is_made());
     partial.write_at(&[8; 4096], SIZE - 4096).unwrap();
     assert!(partial.is_made());
-    partial.commit().unwrap();
+    partial.commit(None).unwrap();
     let content = std::fs::read(&old).unwrap();
     assert!(
         content[..SIZE as usize - 4096]
@@ -90,11 +90,61 @@ fn an_old_version_that_changes_while_it_is_compared_is_not_taken_for_the_new_one
         if !before {
             change();
         }
-        let committed = written.and_then(|()| partial.commit());
+        let committed = written.and_then(|()| partial.commit(None));
         let refused = committed.expect_err("the old version changed");
         assert!(refused.message.contains("another process"), "{refused}");
         assert_eq!(std::fs::read(&old).unwrap()[10], b'x');
         assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn an_old_version_that_was_written_and_has_its_time_back_is_not_taken_for_the_new_one() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("a");
+    let slot = slot(temp.path(), "a");
+    let entry = Arc::new(file(SIZE, 0o644));
+    let (same, end) = (vec![7; SIZE as usize], SIZE - 4096);
+    let differs = [&same[..end as usize], &[8; 4096][..]].concat();
+    let change = || {
+        let file = File::options().write(true).open(&path).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(b"x", 10).unwrap();
+        let times = std::fs::FileTimes::new().set_modified(modified);
+        file.set_times(times).unwrap();
+    };
+    let link = || std::fs::hard_link(&path, temp.path().join("b")).unwrap();
+    let unlink = || std::fs::remove_file(temp.path().join("b")).unwrap();
+    for content in [&same, &differs] {
+        for is_changed in [true, false] {
+            std::fs::write(&path, &same).unwrap();
+            let opened = Partial::equal(&slot, &entry, &rules()).unwrap();
+            let (partial, _) = opened.expect("it has that size");
+            let PartialTarget::Equal(equal) = &partial.target else {
+                unreachable!("it was made above");
+            };
+            assert!(equal.keeps(0..end));
+            // More than the steps in which the kernel keeps times.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            match is_changed {
+                true => change(),
+                // The ctime alone shows nothing.
+                false => link(),
+            }
+            match content == &same {
+                true => assert!(equal.keeps(end..SIZE)),
+                false => partial.write_at(&[8; 4096], end).unwrap(),
+            }
+            if !is_changed {
+                unlink();
+            }
+            let root = *blake3::hash(content).as_bytes();
+            let committed = partial.commit(Some(&root));
+            assert_eq!(committed.is_err(), is_changed, "{:?}", committed.err());
+            if !is_changed {
+                assert!(&std::fs::read(&path).unwrap() == content);
+            }
+        }
     }
 }
 
@@ -127,7 +177,7 @@ fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
     // New content replaces the old, even if it is zeros.
     partial.write_zeros(0, 4096, true).unwrap();
     partial.write_at(&[0; 904], 4096).unwrap();
-    partial.commit().unwrap();
+    partial.commit(None).unwrap();
     let content = std::fs::read(temp.path().join("a")).unwrap();
     assert!(content.len() as u64 == SIZE && content.iter().all(|&byte| byte == 0));
     // A file that others may have written is not resumed.
@@ -152,7 +202,7 @@ fn in_place_is_the_same_file_with_the_new_length_and_no_link_is_followed() {
         let partial = Partial::create(&slot(temp.path(), "a"), entry, &inplace).unwrap();
         assert_eq!(names(temp.path()), ["a"]);
         partial.write_at(&[1; 5000], 0).unwrap();
-        partial.commit().unwrap();
+        partial.commit(None).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), [1; 5000]);
         assert_eq!(std::fs::metadata(&path).unwrap().ino(), before);
     }

@@ -113,15 +113,17 @@ impl Files {
             return;
         };
         let whole = match file.end.get() {
-            Some(end) => self.check_whole(file, end),
+            Some(end) => self
+                .check_whole(file, end)
+                .map(|(length, root)| (length, root.or(end.root))),
             None => Err(file.changed()),
         };
-        let same = whole.and_then(|(length, _)| {
+        let same = whole.and_then(|(length, root)| {
             // With `--live` it may have become shorter.
             if length != file.entry.size {
                 partial.would_write();
             }
-            partial.same_inode()
+            partial.same_inode(root.as_ref())
         });
         let same = match same {
             Ok(same) => same,
@@ -210,7 +212,7 @@ impl Files {
         if let Some(slot) = file.slot() {
             self.entries.make_room(slot, &file.entry)?;
         }
-        let (existing, stays) = partial.commit()?;
+        let (existing, stays) = partial.commit(digest.as_ref())?;
         if let Some(slot) = file.slot().filter(|_| stays && self.entries.rules.fsync) {
             // The run that copied it may not have made it durable.
             dest::make_durable(slot)?;
