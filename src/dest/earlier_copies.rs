@@ -45,32 +45,50 @@ impl EarlierEntry {
             return Ok(None);
         };
         let temporary = Temporary::create(slot)?;
-        let into = &temporary.file;
-        let failed = |cause| space::write_error(slot, entry.size, cause);
-        let copied = match ioctl_ficlone(into, &from) {
-            Ok(()) => entry.size,
-            Err(_) => {
-                into.set_len(0).map_err(failed)?;
-                let copied = match entry.is_sparse() {
-                    true => copy_sparse(&from, into, entry.size, is_ending),
-                    false => copy_all(&from, into, entry.size, is_ending),
-                };
-                match copied {
-                    // The content is sent. If it is the new file that cannot be written, that fails.
-                    Err(cause) if Errno::from_io_error(&cause) == Some(Errno::IO) => {
-                        return Ok(None);
-                    }
-                    copied => copied.map_err(failed)?,
-                }
-            }
-        };
+        let copied = copy_content(&from, &temporary.file, entry, is_ending)
+            .map_err(|cause| space::write_error(slot, entry.size, cause))?;
         // It may have changed while it was read.
-        if copied != entry.size || is_ending() || !self.is_as_found(&from) {
+        if copied != Some(entry.size) || is_ending() || !self.is_as_found(&from) {
             return Ok(None);
         }
         let stat = commit::commit(temporary, entry, rules)?;
         Ok(Some(ExistingEntry::of(&stat)))
     }
+}
+
+/// Copies the content of `entry` from a file that has it; returns the number of bytes. None if it cannot
+/// be read: the content is sent. If it is the new file that cannot be written, that fails too.
+///
+/// # Errors
+/// If there is no room for the new file.
+fn copy_content(
+    from: &File,
+    into: &File,
+    entry: &Entry,
+    is_ending: &dyn Fn() -> bool,
+) -> io::Result<Option<u64>> {
+    if ioctl_ficlone(into, from).is_ok() {
+        return Ok(Some(entry.size));
+    }
+    into.set_len(0)?;
+    let copied = match entry.is_sparse() {
+        true => copy_sparse(from, into, entry.size, is_ending),
+        false => copy_all(from, into, entry.size, is_ending),
+    };
+    match copied {
+        Err(cause) if !is_of_writing(&cause) => Ok(None),
+        copied => copied.map(Some),
+    }
+}
+
+/// True for an error that no read has: there is no room for the new file. The kernel copies the data, so
+/// other errors may be of the file that is read.
+fn is_of_writing(cause: &io::Error) -> bool {
+    let errno = Errno::from_io_error(cause);
+    matches!(
+        errno,
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::ROFS)
+    )
 }
 
 /// Copies a file of `size` bytes; returns the number of bytes, which is larger if the file grows. The
@@ -168,6 +186,30 @@ mod tests {
         from.set_len(3 * STEP).unwrap();
         let copied = copy_all(&from, &into, 1, &|| false).unwrap();
         assert_eq!(copied, STEP);
+    }
+
+    #[test]
+    fn an_earlier_file_that_cannot_be_read_is_not_used() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("f");
+        std::fs::write(&path, b"content").unwrap();
+        let into = tempfile::tempfile().unwrap();
+        let sparse = Entry {
+            allocated: 0,
+            ..file(7, 0o644)
+        };
+        for entry in [file(7, 0o644), sparse] {
+            let from = File::open(&path).unwrap();
+            let copied = copy_content(&from, &into, &entry, &|| false);
+            assert_eq!(copied.unwrap(), Some(7));
+            // A read from this handle fails, and not with EIO.
+            let unreadable = File::options().append(true).open(&path).unwrap();
+            let copied = copy_content(&unreadable, &into, &entry, &|| false);
+            assert_eq!(copied.unwrap(), None);
+        }
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let error = copy_all(&File::open(&path).unwrap(), &full, 7, &|| false);
+        assert!(is_of_writing(&error.unwrap_err()));
     }
 
     #[test]
