@@ -49,6 +49,10 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
+const NO_PLACE: &str = "is not replaced or deleted, because it has no backup: fastcp does not know where \
+                        its directory is below the destination, so it has no place in --backup-dir. \
+                        Leave out --backup-dir: -b keeps backups beside their files";
+
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;
 
@@ -268,7 +272,8 @@ impl Backups {
             return Ok(dir.clone());
         }
         let landed = state.landed.clone();
-        let landed = landed.ok_or_else(|| slot.refused("has no place for its backup"))?;
+        let no_place = || slot.refused(NO_PLACE);
+        let landed = landed.ok_or_else(no_place)?;
         let mut dir = match &state.root {
             Some(root) => root.clone(),
             None => {
@@ -277,13 +282,11 @@ impl Backups {
                 root
             }
         };
-        let way = landed.below(slot);
-        let way = way.ok_or_else(|| slot.refused("has no place for its backup"))?;
+        let way = landed.below(slot).ok_or_else(no_place)?;
         let names: Vec<&[u8]> = way.split(|byte| *byte == b'/').collect();
         let names: Vec<&[u8]> = names.into_iter().filter(|name| !name.is_empty()).collect();
         for (nth, name) in names.iter().enumerate() {
-            let name = Name::try_from(name.to_vec());
-            let name = name.map_err(|_| slot.refused("has no place for its backup"))?;
+            let name = Name::try_from(name.to_vec()).map_err(|_| no_place())?;
             // The directory with that name at the destination.
             let model = slot.dir.up(names.len() - nth - 1);
             let model = model.unwrap_or_else(|| slot.dir.clone());

@@ -64,8 +64,19 @@ pub type Unfinished<'a> = dyn Fn(&EntrySlot, &Root) -> bool + 'a;
 /// # Errors
 /// `Kind::Usage` if the typed destination does not fit the existing files. `Kind::Write` if a
 /// destination directory is missing or not writable. `Kind::Refused` for a source onto or into
-/// itself.
+/// itself. The path in an error is as the user would type it.
 pub fn resolve(
+    spec: &Spec,
+    sources: &[Source],
+    same_machine: bool,
+    handles: &Arc<Handles>,
+    unfinished: &Unfinished,
+) -> Result<Vec<RootTarget>> {
+    let resolved = resolve_each(spec, sources, same_machine, handles, unfinished);
+    resolved.map_err(|error| spec.as_typed(error))
+}
+
+fn resolve_each(
     spec: &Spec,
     sources: &[Source],
     same_machine: bool,
@@ -199,6 +210,36 @@ impl Spec {
             None if self.remote => self.base.join(expand_tilde(typed)?),
             None => self.base.join(expand_nothing(typed)),
         })
+    }
+
+    /// The error, with its path as the user would type it on this host: relative or with the `~` of the
+    /// destination, if that was typed so.
+    pub(super) fn as_typed(&self, error: Error) -> Error {
+        let path = error
+            .path
+            .as_deref()
+            .and_then(|path| self.path_as_typed(path));
+        match path {
+            Some(typed) => error.at(typed),
+            None => error,
+        }
+    }
+
+    /// None if the path is to stay as it is.
+    fn path_as_typed(&self, path: &Path) -> Option<PathBuf> {
+        // The user does not know where a key is confined to.
+        if !self.remote || self.confine.is_some() {
+            return None;
+        }
+        let tilde: &[u8] = match self.path.first() {
+            Some(b'/') => return None,
+            Some(b'~') => self.path.split(|&byte| byte == b'/').next()?,
+            _ => b"",
+        };
+        let start = self.base.join(expand_tilde(tilde).ok()?);
+        let rest = path.strip_prefix(start).ok()?;
+        let typed = expand_nothing(tilde).join(rest);
+        (!rest.as_os_str().is_empty()).then_some(typed)
     }
 
     pub(super) fn reach<'a>(&'a self, handles: &'a Arc<Handles>) -> Reach<'a> {

@@ -139,7 +139,7 @@ impl SnapshotStore {
         rules: &Rules,
         handles: &Arc<Handles>,
     ) -> Result<SnapshotStore> {
-        let container = container(spec, handles)?;
+        let container = container(spec, handles).map_err(|error| spec.as_typed(error))?;
         refuse_nested(&container)?;
         let has_state = container.stat(STATE.as_ref()).is_ok();
         if run.needs_empty && !has_state && !is_empty(&container)? {

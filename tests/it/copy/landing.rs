@@ -28,6 +28,10 @@ ways! { push, pull, here, local_between =>
     a_second_run_changes_nothing,
 }
 
+ways! { local_push =>
+    a_missing_directory_is_named_as_it_was_typed,
+}
+
 fn a_file_takes_the_name_it_is_given(case: &Case) {
     case.src.file("a.bin", noise(1, 3 * MIB + 5));
     case.copy(&[], "a.bin", "b.bin").succeeds().is_silent();
@@ -76,6 +80,19 @@ fn missing_directories_of_the_destination_are_made_on_request(case: &Case) {
     case.copy(&["-r", "--mkpath"], "t/", "u/v").succeeds();
     assert_eq!(case.dst.dir("u/v").names(), ["b"]);
     case.copy(&["--mkpath"], "a", "x/y/new/a").exits(8);
+}
+
+fn a_missing_directory_is_named_as_it_was_typed(case: &Case) {
+    let path = case.src.file("a", "content");
+    for (typed, told) in [
+        ("none/a", "far:none: dest"),
+        ("~/none/a", "far:~/none: dest"),
+        ("../none/deep/", "far:../none: dest"),
+        ("/none/a", "far:/none: dest"),
+    ] {
+        let run = case.fastcp().arg(&path).arg(format!("far:{typed}"));
+        run.run().exits(8).says(told);
+    }
 }
 
 fn several_sources_need_a_directory(case: &Case) {
