@@ -469,7 +469,10 @@ impl SendControl {
             self.context.progress.add_failed(1);
             return self.discard(closed);
         }
-        self.context.progress.add_files(1);
+        // In a dry run nothing is placed. The receiver tells how many files were found unchanged.
+        if !self.context.options.dry_run {
+            self.context.progress.add_files(1);
+        }
         let file = match closed {
             EntryAtClose::Sending(file) => file,
             EntryAtClose::Announced(_) => return self.discard(closed),

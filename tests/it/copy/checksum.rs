@@ -112,6 +112,9 @@ fn content_decides_what_is_copied_and_a_check_names_what_differs(case: &Case) {
     check.succeeds();
     let told = check.stdout_text();
     assert!(told.contains("\"differing\":0,\"extra\":0"), "{told}");
+    // Each file is counted once, however large it is.
+    let read: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!(read["files"], read["check"]["same_files"], "{told}");
 }
 
 /// Also without `--checksum`, if the file is compared in any case.
