@@ -166,8 +166,36 @@ const HABITS: &[(&[&str], &str)] = &[
         "listed files keep their paths; name them as SOURCEs to copy them into one directory",
     ),
     (
-        &["--ignore-missing-args", "--delete-missing-args"],
+        &["--ignore-missing-args"],
         "each missing file is reported, and the others are copied",
+    ),
+    (
+        &["--delete-missing-args"],
+        "--delete deletes what is missing in a SOURCE directory; the copy of a missing SOURCE stays",
+    ),
+    (
+        &["--open-noatime"],
+        "fastcp reads as other programs do; a file system mounted with noatime keeps access times",
+    ),
+    (
+        &["--preallocate"],
+        "fastcp has no such option; a file takes its space while it is written",
+    ),
+    (
+        &["--iconv"],
+        "fastcp has no such option; names keep their bytes",
+    ),
+    (
+        &["--copy-devices", "--write-devices"],
+        "a device that is SOURCE is read, and a block device that is DEST is written, in any case",
+    ),
+    (
+        &["--max-alloc"],
+        "--memory SIZE limits the buffers of each process",
+    ),
+    (
+        &["--checksum-choice", "--cc", "--checksum-seed"],
+        "fastcp has no such option; contents are compared and verified by BLAKE3",
     ),
     (
         &["--dirs", "-d", "--old-dirs"],
@@ -313,6 +341,13 @@ mod tests {
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
             ("--contimeout 5 a h:", "--timeout TIME"),
+            ("--open-noatime a h:", "mounted with noatime"),
+            ("--delete-missing-args a h:", "of a missing SOURCE stays"),
+            ("--preallocate a h:", "while it is written"),
+            ("--iconv=utf8 a h:", "keep their bytes"),
+            ("--copy-devices a h:", "that is SOURCE is read"),
+            ("--max-alloc=1G a h:", "--memory SIZE"),
+            ("--checksum-choice=md5 a h:", "by BLAKE3"),
             ("--stream 4 a h:", "did you mean --streams?"),
             ("--verison", "did you mean --version?"),
             ("--no-clober a h:", "did you mean --no-clobber?"),
