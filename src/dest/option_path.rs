@@ -13,11 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat, readlinkat};
+use rustix::fs::{FileType, Mode, mkdirat};
 use rustix::io::Errno;
 
 use super::directory::CANNOT_CREATE;
-use super::user_path::{FoundPath, LINKS_MAX, refused};
+use super::user_path::{FoundPath, LINKS_MAX, read_link, refused};
 use super::{EntrySlot, Spec, sync_directory};
 use crate::dir::{Confine, DEPTH_MAX, Dir, Handles, is_trusted};
 use crate::error::{Error, Kind, Result, Side};
@@ -302,13 +302,7 @@ impl OptionWalk {
         if self.followed > LINKS_MAX {
             return Err(cannot_open(path, Errno::LOOP.into()));
         }
-        // The owner and the text are those of one link, even if another takes its name.
-        let read = here.open(name.as_os_str(), OFlags::PATH, Mode::empty());
-        let read = read.and_then(|link| {
-            let stat = fstat(&link)?;
-            Ok((stat, readlinkat(&link, "", Vec::new())?.into_bytes()))
-        });
-        let (stat, text) = read.map_err(|cause| cannot_open(path, cause))?;
+        let (stat, text) = read_link(here, name).map_err(|cause| cannot_open(path, cause))?;
         if !is_trusted(&stat) {
             let owner = stat.st_uid;
             return refused(&format!(

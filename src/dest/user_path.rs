@@ -5,15 +5,17 @@
 //! directory, to one name in it. Names from a peer are never resolved here.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Stat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::EntrySlot;
-use crate::dir::{Confine, Dir, Handles, Outside, home};
+use crate::dir::{Confine, Dir, Handles, Outside, home, is_trusted};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, NotAName, file_type};
 
@@ -125,24 +127,48 @@ pub(super) fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error
 }
 
 /// Target of the link in `slot`. The kernel is asked first whether it would follow the link: it
-/// refuses links that other users made in a directory like /tmp.
+/// refuses links that other users made in a directory like /tmp. Root would write wherever another
+/// user likes, so it follows only links that nobody else could have made.
+///
+/// # Errors
+/// `Kind::Refused` for a link of another user.
 fn follow(slot: &EntrySlot) -> Result<PathBuf> {
-    let failed = |cause: std::io::Error| slot.error("cannot follow the link", cause);
+    let failed = |cause: io::Error| slot.error("cannot follow the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
     let name = slot.name.as_os_str();
     match statat(&*dir, name, AtFlags::empty()) {
         Ok(_) | Err(Errno::NOENT) => {}
         Err(cause) => return Err(failed(cause.into())),
     }
-    let text = readlinkat(&*dir, name, Vec::new()).map_err(|cause| failed(cause.into()))?;
-    Ok(OsString::from_vec(text.into_bytes()).into())
+    let (stat, text) = read_link(&slot.dir, &slot.name).map_err(failed)?;
+    let owner = stat.st_uid;
+    if geteuid().is_root() && !is_trusted(&stat) && caller_of_sudo() != Some(owner) {
+        return Err(slot.refused(format!(
+            "is a symbolic link of another user (uid {owner}), which root does not follow: give \
+             the path that it leads to"
+        )));
+    }
+    Ok(OsString::from_vec(text).into())
+}
+
+/// The status and the text of the symbolic link `name`: those of one link, even if another takes its
+/// name.
+pub(super) fn read_link(dir: &Arc<Dir>, name: &Name) -> io::Result<(Stat, Vec<u8>)> {
+    let link = dir.open(name.as_os_str(), OFlags::PATH, Mode::empty())?;
+    let stat = fstat(&link)?;
+    Ok((stat, readlinkat(&link, "", Vec::new())?.into_bytes()))
+}
+
+/// The user who has become root with sudo, if any.
+fn caller_of_sudo() -> Option<u32> {
+    std::env::var("SUDO_UID").ok()?.parse().ok()
 }
 
 fn open(path: &Path, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
     Dir::root(path, handles).map_err(|cause| cannot_open(path, cause))
 }
 
-fn cannot_open(path: &Path, cause: std::io::Error) -> Error {
+fn cannot_open(path: &Path, cause: io::Error) -> Error {
     let shown = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {

@@ -3,6 +3,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::lchown;
+
+use rustix::process::geteuid;
 
 use crate::support::tree::one_of_everything;
 use crate::support::*;
@@ -30,6 +33,7 @@ ways! { push, pull, here, local_between =>
 
 ways! { local_push =>
     a_missing_directory_is_named_as_it_was_typed,
+    root_follows_no_destination_that_is_a_link_of_another_user,
 }
 
 fn a_file_takes_the_name_it_is_given(case: &Case) {
@@ -93,6 +97,32 @@ fn a_missing_directory_is_named_as_it_was_typed(case: &Case) {
         let run = case.fastcp().arg(&path).arg(format!("far:{typed}"));
         run.run().exits(8).says(told);
     }
+}
+
+fn root_follows_no_destination_that_is_a_link_of_another_user(case: &Case) {
+    if !geteuid().is_root() {
+        return skip("root");
+    }
+    let (path, outside) = (case.src.file("a", "content"), case.dst.dir("outside"));
+    case.dst.link("own", "outside");
+    case.dst.link("theirs", "outside");
+    lchown(case.dst.path("theirs"), Some(65534), None).expect("give it away");
+    for typed in ["theirs", "theirs/", "theirs/b"] {
+        let done = case.copy(&[], "a", typed);
+        if typed == "theirs/b" {
+            // As the system does, and rsync.
+            done.succeeds();
+            assert_eq!(outside.names(), ["b"]);
+            continue;
+        }
+        done.exits(11).says("is a symbolic link of another user");
+        assert!(outside.names().is_empty());
+    }
+    case.copy(&[], "a", "own").succeeds();
+    // The user who called sudo.
+    let run = case.fastcp().env("SUDO_UID", "65534").arg(path);
+    run.arg(case.dst.path("theirs/")).run().succeeds();
+    assert_eq!(outside.names(), ["a", "b"]);
 }
 
 fn several_sources_need_a_directory(case: &Case) {
