@@ -29,6 +29,7 @@ mod itemized;
 mod itemizer;
 pub mod jobs;
 pub mod journal_sync;
+mod merged;
 pub mod messages;
 mod mirror;
 mod moved;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
 use super::journal_sync::JournalSync;
+use super::merged::MergeClaim;
 use super::mirror::Mirroring;
 use super::moved::MovedFiles;
 use super::names::NameClaim;
@@ -31,6 +32,9 @@ use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
 use crate::wire::message::{DirectoryNames, ExtraEntries, Message, RemovedSources, SourcePlaces};
+
+const SAME_NAME: &str = "would get the same name as another source; copy them to different names, or \
+                         one by one";
 
 pub struct Entries {
     pub report: Report,
@@ -333,8 +337,19 @@ impl Entries {
         if are_one && !self.rules.snapshot && !self.context().removes_sources() {
             return Ok(());
         }
-        let message = "would get the same name as another source; copy them to different names, or one \
-                       by one";
+        Err(Error::new(Kind::Refused, Side::Dest, SAME_NAME).at(slot.path()))
+    }
+
+    /// The same for an entry in a directory that is that of two sources.
+    fn check_merged(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
+        let message = match self.table().claim_merged(entry, slot) {
+            MergeClaim::Yours => return Ok(()),
+            MergeClaim::Taken => SAME_NAME,
+            MergeClaim::Unknown => {
+                "is in a directory of two sources with so many names that fastcp cannot tell whether \
+                 both have this one; copy the sources one by one"
+            }
+        };
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 
@@ -346,6 +361,7 @@ impl Entries {
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
         self.check_roots_beside(entry, slot)?;
+        self.check_merged(entry, slot)?;
         self.check_itself(entry, slot)?;
         self.announce_in_snapshot(entry, slot)?;
         if let Some(backup) = &self.rules.backup {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
+use super::merged::{MergeClaim, MergedNames, Merging};
 use super::names::{NameClaim, NameMemory, Names};
 use super::open_file::OpenFile;
 use super::requested::{RequestedFiles, RequestedNames};
@@ -67,6 +68,7 @@ pub(super) struct PlaceInCopy {
     pub root: EntryId,
     /// Number of names from the operand down to it.
     pub depth: usize,
+    pub merging: Merging,
 }
 
 /// The place for an entry.
@@ -92,6 +94,7 @@ pub struct EntryTable {
     pub roots: RootTable,
     requested: Option<RequestedFiles>,
     name_memory: NameMemory,
+    merged: MergedNames,
     /// Bytes of memory of all `source_names`.
     source_names_bytes: usize,
     /// The sender has reported a failure.
@@ -192,6 +195,35 @@ impl EntryTable {
             Some(names) => self.name_memory.claim(names, id, name),
             None => NameClaim::Yours,
         }
+    }
+
+    /// Claims the place of an entry in a directory that sources may share.
+    pub(super) fn claim_merged(&mut self, entry: &Entry, slot: &EntrySlot) -> MergeClaim {
+        let above = self.merging_above(entry);
+        let is_directory = entry.kind == EntryKind::Directory;
+        self.merged.claim(above, slot, entry.id, is_directory)
+    }
+
+    /// What the place of an entry has to do with other sources.
+    fn merging_above(&self, entry: &Entry) -> Merging {
+        let is_shared = match entry.parent {
+            NO_PARENT => self.roots.may_merge(entry.id),
+            parent => {
+                let names = self.roots.beside(parent);
+                names.is_some_and(|names| names.contains_key(&entry.name))
+            }
+        };
+        match self.directories.get(&entry.parent) {
+            _ if is_shared => Merging::First,
+            Some(above) => above.place.merging,
+            None => Merging::Alone,
+        }
+    }
+
+    /// True if another source may have entries in this directory too.
+    pub(super) fn is_merging(&self, directory: EntryId) -> bool {
+        self.place_of(directory)
+            .is_some_and(|place| place.merging != Merging::Alone)
     }
 
     /// Sets how the directory of `parent` treats names.
@@ -320,14 +352,17 @@ impl EntryTable {
     ) {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
+        let merging = self.merged.open(entry.id);
         let place = match self.directories.get(&entry.parent) {
             Some(above) => PlaceInCopy {
                 root: above.place.root,
                 depth: above.place.depth + 1,
+                merging,
             },
             None => PlaceInCopy {
                 root: entry.id,
                 depth: 0,
+                merging,
             },
         };
         let requested = self.requested_below(entry.parent, &entry.name);

@@ -1,6 +1,6 @@
 //! The roots of a copy, with the place for each of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct RootTable {
     pub(super) names: Names,
     /// By the root whose contents go into the same directory.
     beside: HashMap<EntryId, RootNames>,
+    /// Directories among these roots.
+    merging: HashSet<EntryId>,
     is_set: bool,
 }
 
@@ -33,6 +35,7 @@ impl RootTable {
     /// `targets` are the destinations of the roots, in the same order.
     pub fn set(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
         self.beside = names_beside(roots, &targets);
+        self.merging = merging(roots, &self.beside);
         let named = roots.iter().zip(targets).enumerate();
         self.roots = named
             .map(|(number, (root, target))| {
@@ -80,6 +83,12 @@ impl RootTable {
         self.beside.get(&parent)
     }
 
+    /// True for a root that is a directory beside the contents of another root, which may have a
+    /// directory of the same name.
+    pub(super) fn may_merge(&self, id: EntryId) -> bool {
+        self.merging.contains(&id)
+    }
+
     /// The place of a root in earlier copies.
     pub(super) fn earlier(&self, id: EntryId) -> EarlierPlace {
         let root = self.roots.get(&id);
@@ -105,6 +114,14 @@ impl RootTable {
             Landing::Exit(_) | Landing::Missing(_) => false,
         })
     }
+}
+
+fn merging(roots: &[Root], beside: &HashMap<EntryId, RootNames>) -> HashSet<EntryId> {
+    let is_beside = |root: &&Root| {
+        let mut names = beside.values();
+        !root.contents && names.any(|names| names.get(&root.name) == Some(&true))
+    };
+    roots.iter().filter(is_beside).map(|root| root.id).collect()
 }
 
 fn names_beside(roots: &[Root], targets: &[RootTarget]) -> HashMap<EntryId, RootNames> {

@@ -217,12 +217,13 @@ impl OwnSums {
         }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);
         if !is_last {
-            let (comparable, are_roots_beside) = {
+            let (comparable, is_shared) = {
                 let table = entries.table();
-                (table.comparable(id)?, table.roots.beside(id).is_some())
+                let is_shared = table.roots.beside(id).is_some() || table.is_merging(id);
+                (table.comparable(id)?, is_shared)
             };
-            // Each name is compared with theirs when it is announced.
-            if are_roots_beside {
+            // Each name is compared with those of other sources when it is announced.
+            if is_shared {
                 return Some(There::New);
             }
             let Some(dir) = comparable else {

@@ -469,10 +469,10 @@ fn a_source_whose_copy_another_one_would_replace_stays(case: &Case) {
 
 fn a_backup_directory_keeps_the_version_from_before_the_copy(case: &Case) {
     case.dst.file("there/sub/file", "the old version");
-    // Both go into one directory, and the second replaces the first.
+    // Both go into one directory, where the second fails.
     case.src.file("sub/file", "one");
     case.src.file("tree/sub/file", "another");
     let flags = ["-a", "--backup-dir=../old"];
-    case.copy_all(&flags, &["sub", "tree/"], "there").succeeds();
+    case.copy_all(&flags, &["sub", "tree/"], "there").exits(11);
     assert_eq!(case.dst.read("old/sub/file"), b"the old version");
 }

@@ -33,6 +33,7 @@ ways! { push, pull, here, local_between =>
 
 ways! { local_push =>
     a_missing_directory_is_named_as_it_was_typed,
+    two_sources_may_share_a_directory_but_no_file,
     root_follows_no_destination_that_is_a_link_of_another_user,
 }
 
@@ -96,6 +97,31 @@ fn a_missing_directory_is_named_as_it_was_typed(case: &Case) {
     ] {
         let run = case.fastcp().arg(&path).arg(format!("far:{typed}"));
         run.run().exits(8).says(told);
+    }
+}
+
+fn two_sources_may_share_a_directory_but_no_file(case: &Case) {
+    for path in ["D/f", "D/sub/f", "D/big"] {
+        let len = if path == "D/big" { MIB } else { 99 };
+        case.src.file(path, noise(1, len));
+        case.src.time(path, 1_400_000_000, 0);
+        case.src.file(format!("tree/{path}"), noise(2, len));
+    }
+    case.src.file("D/sub/one", "one");
+    case.src.file("tree/D/sub/other", "other");
+    for sources in [["D", "tree/"], ["tree/", "D"]] {
+        let there = case.dst.dir(sources[0].trim_end_matches('/'));
+        let name = there.0.file_name().expect("a name").to_owned();
+        // Also where each finds the files of the other.
+        for _ in 0..2 {
+            let done = case.copy_all(&["-a"], &sources, &name);
+            done.exits(11);
+            for path in ["D/f", "D/big", "D/sub/f"] {
+                let told = format!("{path}: would get the same name as another source");
+                done.says(&told);
+            }
+        }
+        assert_eq!(there.dir("D/sub").names(), ["f", "one", "other"]);
     }
 }
 
