@@ -184,8 +184,10 @@ impl PipeSource {
                 Ok(Waited::Ready) => {}
                 Err(cause) => return Err(cannot_read(&self.path, cause)),
             }
+            // Measured before the read: if this thread is delayed after it, the file may have grown.
+            let idle_for = self.grown.elapsed();
             match rustix::io::read(&self.file, &mut *room) {
-                Ok(0) if self.is_at_end(left)? => return Ok(Some(0)),
+                Ok(0) if self.is_at_end(idle_for, left)? => return Ok(Some(0)),
                 Ok(0) => {}
                 Ok(len) => {
                     self.grown = Instant::now();
@@ -198,8 +200,9 @@ impl PipeSource {
         }
     }
 
-    /// Decides whether an empty read is the end. Waits up to `most` for a file that may still grow.
-    fn is_at_end(&self, most: Option<Duration>) -> Result<bool> {
+    /// Decides whether an empty read is the end; it began `idle_for` after the last byte. Waits up
+    /// to `most` for a file that may still grow.
+    fn is_at_end(&self, idle_for: Duration, most: Option<Duration>) -> Result<bool> {
         let (idle, enough) = match &self.end {
             PipeEnd::Closed => return Ok(true),
             PipeEnd::Size(size) => {
@@ -216,7 +219,7 @@ impl PipeSource {
             let message = "was truncated while --follow read it";
             return Err(Error::new(Kind::Changed, Side::Source, message).at(&self.path));
         }
-        let left = idle.saturating_sub(self.grown.elapsed());
+        let left = idle.saturating_sub(idle_for);
         // Bytes written before `enough` was set have been read by then, or are read next.
         if left.is_zero() || (enough.is_set() && stat.st_size as u64 == self.read) {
             return Ok(true);
