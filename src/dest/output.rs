@@ -64,7 +64,7 @@ impl PipeOutput {
         let failed = |cause| cannot_write(path, cause);
         let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;
         if file_type(&stat) == FileType::Fifo
-            && let Some(fd) = opened_anew(&fd)
+            && let Some(fd) = opened_again(&fd)
         {
             return Ok(PipeOutput::new(fd, path, WRITE_MAX, stop));
         }
@@ -163,7 +163,7 @@ impl PipeOutput {
 }
 
 /// Opens the same pipe once more, as a separate open file.
-fn opened_anew(fd: &impl AsFd) -> Option<OwnedFd> {
+fn opened_again(fd: &impl AsFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let reopened = rustix::fs::open(path, flags, Mode::empty()).ok()?;

@@ -178,14 +178,14 @@ impl Temporary {
         let mut held = self.name.hold();
         let found = self.slot.dir.stat(held.name());
         if !found.is_ok_and(|found| same_file(&found, &self.stat)) {
-            let name = self.link_anew()?;
+            let name = self.link_by_new_name()?;
             held.set(name);
         }
         rename(held.name())
     }
 
     /// Gives the file a new name, since its own is gone.
-    fn link_anew(&self) -> Result<OsString> {
+    fn link_by_new_name(&self) -> Result<OsString> {
         let name = random_name(&self.slot);
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let linked = self.slot.dir.handle().and_then(|dir| {

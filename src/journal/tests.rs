@@ -210,7 +210,7 @@ fn a_foreign_journal_is_replaced_and_what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn other_chunks_and_no_resume_begin_anew() {
+fn other_chunks_and_no_resume_start_again() {
     let temp = tempfile::tempdir().unwrap();
     let others = [
         Opening {

@@ -149,7 +149,7 @@ fn an_old_version_that_was_written_and_has_its_time_back_is_not_taken_for_the_ne
 }
 
 #[test]
-fn a_kept_partial_is_gone_on_with_if_it_is_the_one_that_was_left() {
+fn a_kept_partial_is_resumed_if_it_is_the_same_file() {
     let temp = tempfile::tempdir().unwrap();
     let slot = slot(temp.path(), "a");
     let entry = sparse(SIZE);

@@ -92,7 +92,7 @@ impl Care<'_> {
         };
         match source.take() {
             Some(source) if is_over(&source) || *tries > SETTLE_TRIES => {
-                self.announce_anew(file, source);
+                self.announce_second_reading(file, source);
                 return true;
             }
             _ => {}
@@ -110,14 +110,14 @@ impl Care<'_> {
     }
 
     /// Announces a file that changed for its second reading.
-    fn announce_anew(&self, file: &SendFile, source: SourceFile) {
+    fn announce_second_reading(&self, file: &SendFile, source: SourceFile) {
         if !file.reading.fail() {
             return;
         }
         let mut entry = source.found().entry.clone();
         let first = self
             .scheduler
-            .announce_anew(entry.id, source, file.listed.clone());
+            .announce_second_reading(entry.id, source, file.listed.clone());
         // The receiver may have failed it in the meantime.
         let Some(first) = first else { return };
         self.report

@@ -264,7 +264,7 @@ fn another_version_of_the_protocol_is_told_with_both() {
 }
 
 #[test]
-fn noise_before_the_hello_is_skipped_and_endless_noise_is_not_borne() {
+fn noise_before_the_hello_is_skipped_and_endless_noise_is_refused() {
     pull_case(|case| {
         let words = ["far:/x/f".as_ref(), case.dst.0.as_os_str()];
         let done = against_control(case, &words, |mut control| {

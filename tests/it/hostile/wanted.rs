@@ -309,9 +309,9 @@ fn small_files_are_asked_about_and_only_those_wanted_are_sent() {
 }
 
 /// The receiver discards the file's chunks with lower numbers than this.
-fn anew(entry: &Entry) -> u64 {
+fn first_of_second_reading(entry: &Entry) -> u64 {
     let extension = entry.extensions.iter().find(|one| one.tag == ANEW);
-    let bytes = &extension.expect("it is read anew").bytes;
+    let bytes = &extension.expect("it is read again").bytes;
     u64::from_le_bytes(bytes[..].try_into().expect("eight bytes"))
 }
 
@@ -327,7 +327,7 @@ fn a_file_that_changed_while_it_was_read_is_read_once_more() {
                 peer.want(WantKind::Fresh);
                 let old = peer.pieces(3);
                 let entry = peer.entries().remove(0);
-                let first = anew(&entry);
+                let first = first_of_second_reading(&entry);
                 assert!(old.iter().all(|piece| piece.chunk < first));
                 assert_eq!((entry.id, entry.size), (1, 3 * M + 4));
                 // The sender ignores answers about the former read.

@@ -79,11 +79,11 @@ struct Hung<'a> {
 impl Hung<'_> {
     /// The copy succeeds once the call returns, and the user can end it before. If the other end
     /// is another process, the copy also notices its silence.
-    fn is_borne(&self) {
-        self.is_borne_for(hangs());
+    fn does_no_harm(&self) {
+        self.does_no_harm_for(hangs());
     }
 
-    fn is_borne_for(&self, time: Duration) {
+    fn does_no_harm_for(&self, time: Duration) {
         if !inject::permitted() {
             return skip("seccomp user notification");
         }
@@ -193,7 +193,7 @@ fn a_disk_that_hangs_where_holes_are_looked_for_holds_one_file_up(case: &Case) {
         run: &|| case.copying(&["-r"], "tree", ""),
         inject: &|| Inject::new().hold("seek_data").on("*hangs"),
     }
-    .is_borne();
+    .does_no_harm();
 }
 
 fn a_directory_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
@@ -204,7 +204,7 @@ fn a_directory_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
         run: &|| case.copying(&["-r"], "tree", ""),
         inject: &|| Inject::new().hold("getdents64").on("*/src/tree/sub"),
     }
-    .is_borne();
+    .does_no_harm();
 }
 
 /// The client looks the operand up before there is a session.
@@ -231,7 +231,7 @@ fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
             run: &|| case.copying(&[], "tree/*", ""),
             inject: &|| Inject::new().hold(call).on(at).at_server(),
         }
-        .is_borne();
+        .does_no_harm();
     }
 }
 
@@ -302,7 +302,7 @@ fn a_removal_that_hangs_at_the_end_is_waited_for_and_can_be_left(case: &Case) {
         run: &|| case.copying(&["-r"], "tree", ""),
         inject: &|| Inject::new().hold("unlink").on("*.journal"),
     }
-    .is_borne();
+    .does_no_harm();
 }
 
 fn a_list_of_digests_that_is_not_closed_is_waited_for_and_can_be_left(case: &Case) {
@@ -336,7 +336,7 @@ fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
         run: &|| case.copying(&flags, "tree", ""),
         inject: &|| Inject::new().hold("open").on(&at).at_server(),
     }
-    .is_borne_for(hangs().max(LONG));
+    .does_no_harm_for(hangs().max(LONG));
 }
 
 /// Each host looks up its user's home first. The receiver dials after that, and until then the

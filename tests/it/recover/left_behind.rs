@@ -16,7 +16,7 @@ use crate::support::*;
 ways! { local_push, local_pull =>
     what_a_disk_lost_before_it_was_mounted_again_is_sent_again,
     what_another_source_left_under_this_name_is_found_out,
-    what_was_brought_from_another_place_is_not_gone_on_with,
+    leftovers_from_another_place_are_not_resumed,
     a_journal_that_could_not_lie_in_the_best_place_is_found,
 }
 
@@ -157,7 +157,7 @@ fn what_another_source_left_under_this_name_is_found_out(case: &Case) {
 }
 
 /// Leftovers of another directory or host that were copied here together with the data.
-fn what_was_brought_from_another_place_is_not_gone_on_with(case: &Case) {
+fn leftovers_from_another_place_are_not_resumed(case: &Case) {
     case.src.file("a", noise(1, SIZE));
     case.src.file("c", noise(2, SIZE));
     aged();

@@ -94,7 +94,7 @@ impl Scheduler {
     /// Like [`announce_now`](Scheduler::announce_now), for a second reading. Drops all plans of the
     /// first reading. Returns the lowest chunk number that the second reading may use; None if the
     /// file is no longer being sent.
-    pub fn announce_anew(
+    pub fn announce_second_reading(
         &self,
         entry: EntryId,
         source: SourceFile,
