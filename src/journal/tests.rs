@@ -397,13 +397,10 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
     let busy = try_open(temp.path(), &stranger, &[[1; 16]]).err();
     assert_eq!(busy.expect("refused").kind, Kind::Busy);
     // An earlier session of the same command. In real use its process ends; here it is dropped.
-    let release = |first: Journal| {
-        std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(300));
-            drop(first);
-        })
-    };
-    let released = release(first);
+    let released = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(first);
+    });
     let second = try_open(temp.path(), &opening(2), &[[1; 16]])
         .unwrap()
         .unwrap();
@@ -412,18 +409,21 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
     let old = SystemTime::now() - Duration::from_secs(60);
     let times = std::fs::FileTimes::new().set_modified(old);
     second.file.set_times(times).unwrap();
-    let released = release(second);
+    // It is dropped when the user is told that the next one waits.
+    let second = Mutex::new(Some(second));
     let told = Mutex::new(Vec::new());
     let waiting = WaitForLock {
         before: &[],
         owner: [9; 16],
         path: temp.path(),
         is_ending: &|| false,
-        tell: &|line| told.lock().push(line.to_owned()),
+        tell: &|line| {
+            told.lock().push(line.to_owned());
+            drop(second.lock().take());
+        },
     };
     Journal::open(place(temp.path()), &opening(3), &waiting)
         .unwrap()
         .unwrap();
-    released.join().unwrap();
     assert_eq!(told.into_inner().len(), 1);
 }
