@@ -15,6 +15,7 @@ use crate::support::inject::{self, Inject};
 use crate::support::offspring::dying_with_this_thread;
 use crate::support::procs::{self, TcpState, until};
 use crate::support::run::Running;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, pull =>
@@ -32,14 +33,19 @@ ways! { local_push, local_pull =>
 
 const SIZE: usize = 24 * MIB;
 
-/// Slow, and with so little memory that most of the source is unread when the test acts.
-const SLOW: [&str; 5] = ["-r", "-l", "64000", "--memory", "16Mi"];
+/// So little memory that much of the source is unread when the test acts.
+const LITTLE: [&str; 3] = ["-r", "--memory", "16Mi"];
 
-/// Starts a copy of `a` over `there`, and returns when content arrives.
+/// Starts a copy of `a` over `there` that waits for the test. Returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
+    copy_at(case, &held_back(case, "2M"))
+}
+
+/// The same at the rate of this option.
+fn copy_at(case: &Case, limit: &str) -> Running {
     case.dst.file("there", "old");
     case.src.file("a", noise(1, SIZE));
-    let run = case.copying(&SLOW, "a", "there").start();
+    let run = case.copying(&LITTLE, "a", "there").arg(limit).start();
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
     });
@@ -74,6 +80,7 @@ fn a_file_that_changes_once_is_copied_as_it_is_then(case: &Case) {
     for (what, change) in changes {
         let run = copy_under_way(case);
         change(&case.src);
+        let_go(case);
         let done = run.wait();
         assert_eq!(done.code, Some(0), "{what}: {done}");
         assert_same(case.src.path("a"), case.dst.path("there"), Also::Nothing);
@@ -81,7 +88,8 @@ fn a_file_that_changes_once_is_copied_as_it_is_then(case: &Case) {
 }
 
 fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
-    let run = copy_under_way(case);
+    // Slow to the end: each reading must take longer than the pauses of the writer.
+    let run = copy_at(case, "-l64000");
     let (pid, src) = (run.pid(), &case.src);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -108,6 +116,7 @@ fn a_file_that_is_removed_or_replaced_is_never_called_whole(case: &Case) {
     for change in changes {
         let run = copy_under_way(case);
         change(&case.src);
+        let_go(case);
         run.wait().exits(7).says("during the copy");
         assert_as_before(case);
     }
@@ -120,7 +129,8 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
     for number in 0..300 {
         tree.file(format!("small/{number}"), noise(number, 100_000));
     }
-    let run = case.copying(&SLOW, "tree", "").start();
+    let run = case.copying(&LITTLE, "tree", "");
+    let run = run.arg(held_back(case, "2M")).start();
     let into = case.dst.dir("tree");
     until("the copy is under way", || {
         (!into.names().is_empty()).then_some(())
@@ -128,6 +138,7 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
     for number in 0..300 {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
+    let_go(case);
     // Exit 9, or 1 where one or two files vanished while they were read.
     run.wait().fails().says("removed");
     assert_eq!(into.read("a"), tree.read("a"));

@@ -330,7 +330,9 @@ fn each_name_of_a_file_that_cannot_be_read_fails_for_that_reason(case: &Case) {
 
 fn directories_of_a_copy_that_is_interrupted_have_their_final_modes(case: &Case) {
     let tree = tree(case);
-    let run = case.copying(&SLOW, "tree", "").start();
+    // Slow enough that it is still running when the signal comes.
+    let slow = ["-r", "-l", "16000", "--memory", "16Mi"];
+    let run = case.copying(&slow, "tree", "").start();
     until("the copy is under way", || {
         let there = case.dst.path("tree/still").read_dir();
         there.ok()?.next().map(drop)

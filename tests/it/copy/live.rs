@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::support::procs::until;
 use crate::support::run::Running;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, pull =>
@@ -25,16 +26,11 @@ ways! { push, pull =>
 
 const SIZE: usize = 24 * MIB;
 
-/// Slow, and with so little memory that most of the source is unread when the test acts.
-const SLOW: [&str; 7] = [
-    "-r",
-    "--live",
-    "-l",
-    "64000",
-    "--memory",
-    "16Mi",
-    "--no-resume",
-];
+/// With so little memory that much of the source is unread when the test acts.
+const LIVE: [&str; 5] = ["-r", "--live", "--memory", "16Mi", "--no-resume"];
+
+/// Slow enough for the source to change several times during the copy.
+const SLOW: &str = "-l64000";
 
 fn cut(path: impl AsRef<std::path::Path>, len: usize) {
     let file = File::options().write(true).open(path);
@@ -42,9 +38,10 @@ fn cut(path: impl AsRef<std::path::Path>, len: usize) {
         .expect("cut the file");
 }
 
-/// Starts a copy of `a`, and returns when content arrives.
+/// Starts a copy of `a` that waits for the test. Returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
-    let run = case.copying(&SLOW, "a", "a").start();
+    let run = case.copying(&LIVE, "a", "a");
+    let run = run.arg(held_back(case, "2M")).start();
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
     });
@@ -83,7 +80,7 @@ fn a_log_that_grows_is_copied_to_the_length_that_it_had(case: &Case) {
         .expect("open");
     let done = while_written(
         || log.write_all(b"one more line\n").expect("append"),
-        || case.copy(&SLOW, "a", "a"),
+        || case.copying(&LIVE, "a", "a").arg(SLOW).run(),
     );
     case.remember();
     done.succeeds().never_says("changed");
@@ -98,6 +95,7 @@ fn a_file_that_is_cut_off_is_copied_as_far_as_it_goes(case: &Case) {
         case.src.file("a", &content);
         let run = copy_under_way(case);
         cut(case.src.path("a"), left);
+        let_go(case);
         let done = run.wait();
         case.remember();
         done.succeeds();
@@ -113,6 +111,7 @@ fn a_file_that_is_removed_after_it_was_opened_is_copied_whole(case: &Case) {
     case.src.file("a", &content);
     let run = copy_under_way(case);
     std::fs::remove_file(case.src.path("a")).expect("remove");
+    let_go(case);
     run.wait().succeeds();
     assert_eq!(case.dst.read("a"), content);
 }
@@ -125,9 +124,8 @@ fn files_that_vanish_before_they_are_opened_are_no_failure(case: &Case) {
     for number in 0..FILES {
         tree.file(format!("small/{number}"), noise(number, 100_000));
     }
-    let run = case
-        .copying(&[&SLOW[..], &["-v"]].concat(), "tree", "")
-        .start();
+    let run = case.copying(&LIVE, "tree", "").arg("-v");
+    let run = run.arg(held_back(case, "2M")).start();
     let into = case.dst.dir("tree");
     until("the copy is under way", || {
         (!into.names().is_empty()).then_some(())
@@ -135,6 +133,7 @@ fn files_that_vanish_before_they_are_opened_are_no_failure(case: &Case) {
     for number in 0..FILES {
         std::fs::remove_file(tree.path(format!("small/{number}"))).expect("remove");
     }
+    let_go(case);
     run.wait().succeeds().says("was removed");
     let come = into.dir("small").names();
     assert!(come.len() < FILES as usize, "none of them vanished in time");
@@ -168,7 +167,8 @@ fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
     case.src.file("a", &content);
     let there = case.dst.file("a", noise(2, SIZE + 4000));
     let inode = case.dst.meta("a").ino();
-    let run = case.copying(&SLOW, "a", "a").arg("--inplace").start();
+    let run = case.copying(&LIVE, "a", "a").arg("--inplace");
+    let run = run.arg(held_back(case, "2M")).start();
     until("the copy is under way", || {
         let mut begin = [0; 4096];
         let file = File::open(&there).ok()?;
@@ -177,6 +177,7 @@ fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
     });
     let left = 20 * MIB + 77;
     cut(case.src.path("a"), left);
+    let_go(case);
     run.wait().succeeds();
     let copy = case.dst.read("a");
     assert!(copy.len() >= left && copy.len() < SIZE, "{}", copy.len());
@@ -217,7 +218,7 @@ fn a_database_in_use_is_copied(case: &Case) {
         ));
         std::thread::sleep(Duration::from_millis(20));
     };
-    let done = while_written(write, || case.copy(&SLOW, "a", "a"));
+    let done = while_written(write, || case.copying(&LIVE, "a", "a").arg(SLOW).run());
     // sqlite3 ends when its input ends.
     drop(tell);
     sqlite.wait().ok();

@@ -1,4 +1,4 @@
-//! `--map FROM=TO`: parts of a directory that go to places of their own.
+//! `--map FROM=TO`: parts of a directory that go to separate places.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -269,7 +269,7 @@ fn an_interrupted_part_resumes(case: &Case) {
     cluster(case);
     case.src.file("pg/base/16384/big", noise(9, 12 * MIB));
     let maps = [("base/16384", "ts1"), ("pg_wal", "wal")];
-    let running = copying(case, &["-a", "--bwlimit", "4M"], &maps, "main").start();
+    let running = copying(case, &["-a", "--bwlimit", "2M"], &maps, "main").start();
     until("some of the part has arrived", || {
         let place = Dir(case.dst.path("ts1"));
         (place.0.exists() && place.partial_bytes() > 4 * MIB as u64).then_some(())

@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 
 use crate::support::limits::{Disk, without_powers};
 use crate::support::procs::until;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, pull, here =>
@@ -180,7 +181,7 @@ fn a_disk_that_fills_while_we_copy(case: &Case) {
     case.src.file("big", noise(1, 9 * MIB));
     let run = case
         .fastcp()
-        .args(["-l", "16000"])
+        .arg(held_back(case, "1M"))
         .arg(case.src("big"))
         .arg(case.to(disk.dir.path("there")))
         .start();
@@ -188,6 +189,7 @@ fn a_disk_that_fills_while_we_copy(case: &Case) {
         disk.dir.has_partial().then_some(())
     });
     disk.fill();
+    let_go(case);
     run.wait().exits(8).says("there").says("space");
     assert_eq!(disk.dir.read("there"), b"old");
     assert_eq!(disk.dir.names(), ["filler", "there"]);
@@ -218,7 +220,8 @@ fn unfinished_content_is_private_and_has_another_name(case: &Case) {
     case.dst.file("there", "old");
     case.dst.mode("there", 0o666);
     for name in ["new", "there"] {
-        let run = case.copying(&["-l", "24000"], "a", name).start();
+        let run = case.copying(&[], "a", name);
+        let run = run.arg(held_back(case, "2M")).start();
         let partial = until("the copy is under way", || {
             let partial = case.dst.partials().pop();
             partial.filter(|_| case.dst.has_partial())
@@ -227,6 +230,7 @@ fn unfinished_content_is_private_and_has_another_name(case: &Case) {
         assert_eq!(mode & 0o7777, 0o600);
         assert!(!case.dst.has("new") || name == "there");
         assert_eq!(case.dst.read("there"), b"old");
+        let_go(case);
         run.wait().succeeds();
         assert_same(case.src.path("a"), case.dst.path(name), Also::Nothing);
         assert!(!Path::new(&partial).exists());

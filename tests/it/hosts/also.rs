@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::procs::{self, until};
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, local_push =>
@@ -32,7 +33,7 @@ ways! { local_push =>
     a_fifo_goes_to_several_hosts_under_its_name,
     a_command_runs_on_each_host,
     a_host_whose_connection_is_lost_comes_back_and_the_others_go_on,
-    a_source_that_changes_is_read_anew_for_each,
+    a_source_that_changes_is_read_again_for_each,
     what_differs_at_each_reading_is_not_shared,
 }
 
@@ -395,10 +396,11 @@ fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) 
     assert_all(case, "a");
 }
 
-fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
+fn a_source_that_changes_is_read_again_for_each(case: &Case) {
     // More than memory holds: no destination has read all of it when it changes.
     case.src.file("a", noise(1, 32 * MIB));
-    let run = to_all(case, &["-l", "256000", "--memory", "64Mi"], "a").start();
+    let flags = ["--memory", "64Mi", &held_back(case, "4M")];
+    let run = to_all(case, &flags, "a").start();
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
     });
@@ -408,6 +410,7 @@ fn a_source_that_changes_is_read_anew_for_each(case: &Case) {
     for offset in [0, 20 * MIB as u64] {
         source.write_all_at(&noise(2, 4096), offset).expect("write");
     }
+    let_go(case);
     run.wait().succeeds();
     assert_all(case, "a");
 }

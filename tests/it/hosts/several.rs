@@ -123,7 +123,7 @@ fn an_interrupt_ends_all(case: &Case) {
         run.args([on("h1", case, "a"), on("h2", case, "b"), last])
             .arg(case.dst(""))
     };
-    let running = copying(&["--bwlimit", "4M"]).start();
+    let running = copying(&["--bwlimit", "2M"]).start();
     until("some has arrived", || {
         (case.dst.partial_bytes() > 4 * MIB as u64).then_some(())
     });

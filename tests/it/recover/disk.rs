@@ -6,10 +6,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::support::disk::Mounted;
+use crate::support::ending::ENDS_WITHIN;
 use crate::support::inject::{self, Inject};
 use crate::support::limits::without_powers;
 use crate::support::loops::{Loop, Mount};
 use crate::support::procs::{self, until};
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { pull, here =>
@@ -90,12 +92,14 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     tree_with_one_to_fail(case, "bad");
     // A known shortage would end the copy before the first byte, so the disk fills after that.
     case.src.file("tree/bad/big", noise(1, 6 * MIB));
-    let run = case.copying(&["-r", "-l", "24000"], "tree", "").start();
+    let run = case.copying(&["-r"], "tree", "");
+    let run = run.arg(held_back(case, "1M")).start();
     until("the big file is under way", || {
         at.has_partial().then_some(())
     });
     let mut filler = std::fs::File::create(at.path("filler")).expect("make a file");
     std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
+    let_go(case);
     let done = run.wait();
     done.exits(8).says("bad/big").says("space");
     assert_eq!(at.names(), ["filler"]);
@@ -198,14 +202,15 @@ fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) 
         return skip("root");
     };
     case.src.file("a", noise(1, 20 * MIB));
-    let slow = ["-l", "32000", "--memory", "16Mi"];
-    let run = case.copying(&slow, "a", "disk/a").start();
+    let run = case.copying(&["--memory", "16Mi"], "a", "disk/a");
+    let run = run.arg(held_back(case, "4M")).start();
     let brought = |bytes: u64| move |dir: &Dir| (dir.partial_bytes() > bytes).then_some(());
     until("the copy is under way", || brought(2 << 20)(&at));
     case.servers().pop().expect("a server runs").kill();
     until("it goes on", || brought(8 << 20)(&at));
     let mut filler = std::fs::File::create(at.path("filler")).expect("make a file");
     std::io::copy(&mut std::io::repeat(1), &mut filler).expect_err("the disk is small");
+    let_go(case);
     let done = run.wait();
     done.exits(8).says("no space").never_says("gave up");
     std::fs::remove_file(at.path("filler")).expect("remove a file");
@@ -329,21 +334,19 @@ fn a_sync_without_an_end_holds_no_copy_up(case: &Case) {
     case.src.file("tree/big", noise(1, 5 * MIB));
     // The copy continues when the sync has begun.
     let inject = Inject::new()
-        .hold("syncfs")
-        .delay("pwrite64", Duration::from_secs(35))
+        .hold("pwrite64")
         .on("*.part")
-        .nth(3);
+        .nth(3)
+        .hold("syncfs");
     let run = case.copying(&["-r"], "tree", "").inject(&inject);
-    let running = run.limit(Duration::from_secs(90)).start();
-    inject.wait_until_struck_within(2, Duration::from_secs(60));
+    let running = run.limit(Duration::from_secs(150)).start();
+    inject.wait_until_struck_within(2, Duration::from_secs(90));
+    inject.release_first(1);
     let is_beside = |process: &procs::Process| process.line.contains(" --syncfs");
     let beside = procs::marked(case.mark()).into_iter().find(is_beside);
     let beside = beside.expect("a process for it alone");
     let done = running.wait();
-    assert!(
-        beside.ends_within(Duration::from_secs(10)),
-        "it outlives the copy"
-    );
+    assert!(beside.ends_within(ENDS_WITHIN), "it outlives the copy");
     inject.release();
     done.exits(0)
         .says("the disk is still writing the copied data");

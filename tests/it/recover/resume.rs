@@ -8,17 +8,18 @@ use std::path::PathBuf;
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::procs::until;
+use crate::support::slow::{held_back, let_go};
 use crate::support::{journals, *};
 
 ways! { local_push, local_pull =>
     a_killed_copy_goes_on_where_it_was,
     what_changed_at_the_source_meanwhile_arrives,
     a_damaged_journal_costs_time_and_never_a_wrong_file,
-    chunks_of_another_size_begin_anew,
+    chunks_of_another_size_start_again,
     a_partial_with_other_data_is_found_out,
     after_a_reboot_what_was_lost_is_sent_again,
-    an_unfinished_tree_is_gone_on_with_and_not_nested_into,
-    no_resume_begins_anew,
+    an_unfinished_tree_is_resumed_and_not_nested_into,
+    no_resume_starts_again,
     pieces_of_two_chunks_are_verified_like_others,
     of_two_copies_to_one_place_the_second_fails_at_once,
     in_place_goes_on_in_the_same_file,
@@ -120,7 +121,7 @@ fn a_damaged_journal_costs_time_and_never_a_wrong_file(case: &Case) {
 }
 
 /// Another version may have used another chunk size.
-fn chunks_of_another_size_begin_anew(case: &Case) {
+fn chunks_of_another_size_start_again(case: &Case) {
     source(case);
     interrupted(case, &[]);
     journals::cut_otherwise(&journal(case));
@@ -158,7 +159,7 @@ fn after_a_reboot_what_was_lost_is_sent_again(case: &Case) {
     assert!(wire < SIZE - MIB, "{wire} bytes were sent");
 }
 
-fn an_unfinished_tree_is_gone_on_with_and_not_nested_into(case: &Case) {
+fn an_unfinished_tree_is_resumed_and_not_nested_into(case: &Case) {
     let tree = case.src.dir("tree");
     for number in 0..600 {
         tree.file(format!("d{}/{number}", number % 9), noise(number, 9_000));
@@ -209,7 +210,7 @@ fn pieces_of_two_chunks_are_verified_like_others(case: &Case) {
     assert!(wire < 4 * MIB, "{wire} bytes were sent");
 }
 
-fn no_resume_begins_anew(case: &Case) {
+fn no_resume_starts_again(case: &Case) {
     source(case);
     interrupted(case, &[]);
     let wire = again(case, &["--no-resume"]);
@@ -219,13 +220,15 @@ fn no_resume_begins_anew(case: &Case) {
 fn of_two_copies_to_one_place_the_second_fails_at_once(case: &Case) {
     source(case);
     case.src.file("c", noise(5, MIB));
-    let first = case.copying(&SLOW, "a", "b").start();
+    let first = case.copying(&["--memory", "16Mi", "--compress", "none"], "a", "b");
+    let first = first.arg(held_back(case, "2M")).start();
     until("the first has begun", || {
         (!case.dst.partials().is_empty()).then_some(())
     });
     let second = case.copy(&["--retries", "0"], "a", "b");
     second.exits(12).says("another fastcp is writing there");
     case.copy(&[], "c", "").succeeds();
+    let_go(case);
     first.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
     assert_eq!(case.dst.names(), ["b", "c"]);

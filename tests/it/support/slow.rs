@@ -1,4 +1,4 @@
-//! Copies of `a` that are slow enough for a test to interrupt them.
+//! Copies that are slow enough for a test to act in the middle of them.
 
 use super::procs::until;
 use super::run::Running;
@@ -13,6 +13,18 @@ pub(crate) fn started(case: &Case, bytes: usize, flags: &[&str]) -> Running {
     let run = case.copying(&SLOW, "a", "a").args(flags).start();
     wait_for_content(case);
     run
+}
+
+/// The option for a copy that stays slow until [`let_go`]: the test acts in time, however late the
+/// machine runs it.
+pub(crate) fn held_back(case: &Case, rate: &str) -> String {
+    let file = case.scratch.file("rate", rate);
+    format!("--bwlimit=@{}", file.display())
+}
+
+/// Ends the limit of [`held_back`]. fastcp reads the file once a second.
+pub(crate) fn let_go(case: &Case) {
+    case.scratch.file("rate", "0");
 }
 
 pub(crate) fn wait_for_content(case: &Case) {
