@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::procs::{Process, until};
 use crate::support::run::Running;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { local_push, local_pull =>
@@ -23,8 +24,12 @@ const IN_TIME: Duration = Duration::from_secs(30);
 
 /// Starts a copy that takes about ten seconds. Returns once content arrives.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    case.src.file("a", noise(1, 20 * MIB));
-    let slow = ["-l", "16000", "--memory", "16Mi", "--streams", "2"];
+    started(case, 20 * MIB, &[&["-l16000"], flags].concat())
+}
+
+fn started(case: &Case, size: usize, flags: &[&str]) -> Running {
+    case.src.file("a", noise(1, size));
+    let slow = ["--memory", "16Mi", "--streams", "2"];
     let run = case.copying(&[&slow, flags].concat(), "a", "a").start();
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
@@ -66,16 +71,21 @@ fn an_end_that_is_stopped_for_a_while_goes_on(case: &Case) {
 }
 
 fn an_end_that_is_slow_is_not_called_dead(case: &Case) {
-    let run = under_way(case, &["-v"]);
-    // Each end runs for a tenth of the time, in all longer than a connection may make no progress.
+    let run = started(case, 60 * MIB, &["-v", &held_back(case, "2M")]);
+    // Each end is stopped for most of the time, in all longer than a connection may make no
+    // progress. Between the stops it runs until something arrives, which a busy machine may delay.
     for pid in [server(case).pid, run.pid()] {
         for _ in 0..7 {
             stop(pid);
             std::thread::sleep(Duration::from_millis(900));
+            let before = case.dst.partial_bytes();
             go_on(pid);
-            std::thread::sleep(Duration::from_millis(100));
+            until("something arrives", || {
+                (case.dst.partial_bytes() != before).then_some(())
+            });
         }
     }
+    let_go(case);
     run.wait().succeeds().never_says("was lost (");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
