@@ -6,6 +6,7 @@ use crate::support::done::Done;
 use crate::support::procs::until;
 use crate::support::pty::{Screen, Terminal};
 use crate::support::run::fastcp_binary;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, pull =>
@@ -80,7 +81,7 @@ fn a_resize_leaves_no_debris(case: &Case) {
     case.src.file(name, noise(1, 4 * MIB));
     let terminal = Terminal::open(80, 24);
     let run = case
-        .copying(&["-l", "16000"], name, "x")
+        .copying(&[&held_back(case, "1M")], name, "x")
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave());
     until("a bar is drawn", || {
@@ -91,6 +92,7 @@ fn a_resize_leaves_no_debris(case: &Case) {
     until("it is drawn again", || {
         (frames(&run.stdout.text()).len() > before + 4).then_some(())
     });
+    let_go(case);
     let done = run.wait();
     done.succeeds();
     // A frame that was on its way at the resize may be wide, and so may the summary at the end.
@@ -219,13 +221,13 @@ fn help_is_short_and_tells_the_flags_and_exit_codes() {
 fn an_empty_tree_takes_no_time() {
     Case::run(Way::Here, |case| {
         case.src.dir("tree");
-        let done = case.copy(&["-r"], "tree", "");
-        done.succeeds();
-        assert!(
-            done.elapsed < Duration::from_secs(2),
-            "took {:?}",
-            done.elapsed
-        );
-        assert!(case.dst.has("tree"));
+        // The machine may be busy: the shortest time counts.
+        let is_quick = (0..8).any(|_| {
+            let done = case.copy(&["-r"], "tree", "");
+            done.succeeds();
+            std::fs::remove_dir(case.dst.path("tree")).expect("remove the copy");
+            done.elapsed < Duration::from_secs(2)
+        });
+        assert!(is_quick, "it took two seconds or more each time");
     });
 }

@@ -1,5 +1,6 @@
 //! Routes for connections: each route alone, and the route that the client finds behind firewalls.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use fastcp::wire::message::Message;
@@ -245,35 +246,46 @@ fn a_small_copy_waits_for_no_route() {
     Case::run(Way::LocalPush, |case| {
         case.src.file("one", "1");
         let (one, there) = (case.src.path("one"), "far:there".as_ref());
-        let done = against_free(case, &[one.as_os_str(), there], |mut server| {
+        comes_at_once(case, &[one.as_os_str(), there], |server| {
             server.say(Message::Credit(256 << 10));
             server.hear_roots();
             server.landed_as(vec![b"there".to_vec()]);
-            let data = |message: &Message| matches!(message, Message::Data(_));
-            comes_at_once(&mut server, data);
+            |message| matches!(message, Message::Data(_))
         });
-        done.never_says("panicked");
     });
     Case::run(Way::LocalPull, |case| {
         let words = ["far:one".as_ref(), case.dst.0.as_os_str()];
-        let done = against_free(case, &words, |mut server| {
+        comes_at_once(case, &words, |server| {
             server.roots(vec![root(1, "one", false)]);
-            let credit = |message: &Message| matches!(message, Message::Credit(_));
-            comes_at_once(&mut server, credit);
+            |message| matches!(message, Message::Credit(_))
         });
-        done.never_says("panicked");
     });
 }
 
-/// Expects the wanted message before the client's first heartbeat, which comes after a second.
+/// Expects the message that `begin` returns before the client's first heartbeat, which comes after
+/// a second. On a busy machine the client may need longer for another reason, so there are a few
+/// tries.
 #[track_caller]
-fn comes_at_once(server: &mut FakeServer, wanted: fn(&Message) -> bool) {
-    let beat = |message: &Message| matches!(message, Message::Heartbeat(_));
-    let first = server
-        .control
-        .hear_until(|message| wanted(message) || beat(message));
-    assert!(first.is_some_and(|first| wanted(&first)));
-    server.leave();
+fn comes_at_once(
+    case: &Case,
+    words: &[&OsStr],
+    begin: impl Fn(&mut FakeServer) -> fn(&Message) -> bool + Sync,
+) {
+    let try_once = || {
+        let mut is_first = false;
+        let done = against_free(case, words, |mut server| {
+            let wanted = begin(&mut server);
+            let beat = |message: &Message| matches!(message, Message::Heartbeat(_));
+            let first = server
+                .control
+                .hear_until(|message| wanted(message) || beat(message));
+            is_first = wanted(&first.expect("the client is there"));
+            server.leave();
+        });
+        done.never_says("panicked");
+        is_first
+    };
+    assert!((0..8).any(|_| try_once()), "a heartbeat came first");
 }
 
 #[test]
