@@ -221,7 +221,7 @@ fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
         path: format!("{}:{BARE}", bin.0.display()),
         ..Login::default()
     });
-    copy(case, &["--timeout", "6s"])
+    copy(case, &["--timeout", "12s"])
         .succeeds()
         .says("installing fastcp");
     remove(case);

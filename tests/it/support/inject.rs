@@ -38,7 +38,7 @@ use calls::{Files, Wanted};
 use seccomp::{Listener, Notice};
 
 /// How long a test waits for a fault that it expects.
-const STRIKE_LIMIT: Duration = Duration::from_secs(30);
+const STRIKE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Matches a file without a name (yet), as /proc shows its descriptor.
 pub(crate) const NAMELESS: &str = "#* (deleted)";

@@ -345,10 +345,10 @@ impl TcpState {
 /// Short enough to catch a copy in progress; a shorter pause would keep a processor busy.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Asks until there is an answer; panics with `what` when there is none within 30 s.
+/// Asks until there is an answer; panics with `what` when there is none within a minute.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(answer) = ask() {
             return answer;

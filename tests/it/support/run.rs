@@ -24,7 +24,7 @@ use super::procs;
 /// Long enough for a debug build on a busy machine with two cores; a longer run counts as a hang.
 const LIMIT: Duration = Duration::from_secs(150);
 /// How long output may stay open after the process has ended.
-const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
+const OUTPUT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The binary under test.
 pub(crate) fn fastcp_binary() -> &'static Path {
