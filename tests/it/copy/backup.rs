@@ -89,7 +89,7 @@ fn old_versions_are_kept_beside_their_files_or_in_a_directory(case: &Case) {
         let names = ["file", "first", "link", "old", "second", "sub"];
         assert_eq!(there.names(), names);
     }
-    // What would be deleted in a dry run is no backup of an earlier run.
+    // A dry run does not take entries to delete for backups of an earlier run.
     let done = case.copy(&["-an", "-b", "--delete"], "tree/", "tree");
     let told = done.succeeds().stdout_text();
     assert!(told.contains("*deleting   old/1/file.o\n"), "{told}");

@@ -211,7 +211,7 @@ fn a_base_that_is_missing_leaves_the_others_alone(case: &Case) {
     for dest in ["b", "c"] {
         assert_eq!(case.dst.dir(format!("{dest}/d")).names(), ["x"]);
     }
-    // What is found by reading has the name of a listed one.
+    // An entry that is found by reading has the name of a listed one.
     let read = run("q/./d\nd/x\n", &[], "e");
     read.exits(2).says("q/d/x: would get the same name");
     assert_eq!(case.dst.read("e/d/x"), b"t/d/x");

@@ -131,7 +131,7 @@ fn filter_rules_protect_entries(case: &Case) {
     case.copy(&flags, "tree", "").succeeds();
     assert_eq!(there.names(), ["keep", "sub"]);
     assert_eq!(there.dir("keep").names(), [".rules", "rules"]);
-    // What is too large to be copied is there all the same.
+    // A file that is too large to be copied still counts as an entry of the source.
     there.file("sub/a.c", "larger than 3 bytes");
     case.copy(&["-a", "--delete", "--max-size=3"], "tree", "")
         .succeeds();
