@@ -1010,7 +1010,7 @@ mod tests {
         let _others: Vec<_> = (0..1024).map(|_| open("other")).collect();
         std::fs::rename(at("snapshots"), at("away")).unwrap();
         std::fs::create_dir(at("snapshots")).unwrap();
-        let cause = container.stat("x".as_ref()).err().expect("it is away");
+        let cause = container.stat("x".as_ref()).expect_err("it is away");
         assert!(!is_missing(&cause), "{cause}");
         let error = complete_interrupted(&container, &open("state")).unwrap_err();
         assert!(error.message.contains("cannot look at"), "{error}");
