@@ -63,7 +63,7 @@
 //! | 39 | [`pipeline::send::encoder_control`] | [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) in the queue | |
 //! | 40 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
 //! | 41 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame and writes it to the [socket](transport::connection::duplex::WriteLink) | bytes |
-//! | 42 | [`pipeline::send`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
+//! | 42 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
 //! | | | *— network —* | |
 //! | 43 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
 //! | 44 | [`transport::connection`] | [`recv`](transport::connection::recv): header, then a [buffer](chunk::Pool::take), then the rest; no free buffer stops the reading | `Buffer` |

@@ -33,20 +33,17 @@ use self::control::SendControl;
 use self::plan::{Plan, PlannedContent};
 use self::read::SendReader;
 use self::report::SendReport;
-use self::scheduler::{NACKS_MAX, NextTask, Scheduler, Taken};
+use self::scheduler::{NACKS_MAX, NextTask, Scheduler};
 use super::context::Context;
 use super::worker_time::Activity;
-use crate::chunk::ChunkKind;
 use crate::chunk::pack::TableForm;
 use crate::codec::Encoder;
 use crate::pipe::Stop;
 use crate::progress::Phase;
 use crate::seal::Sealer;
 use crate::source::{PipeOrigin, SourceCount};
-use crate::transport::connection::Sent;
 use crate::transport::frames::{Frame, Frames, SealedChunk};
 use crate::tuner::STREAMS_MAX;
-use crate::wire::frame::{FrameHeader, HEADER_LEN};
 use crate::wire::hello::Hello;
 
 /// Most frames that may wait for a connection; [`EncoderControl`](encoder_control::EncoderControl)
@@ -215,39 +212,5 @@ impl Sender {
         let encoded = self.chunks.chunk_for(plan, buffer, worker)?;
         worker.clock.turn_to(Activity::Rest);
         Some(Frame::Own(SealedChunk::seal(encoded, &self.sealer)))
-    }
-}
-
-impl Sent for Sender {
-    fn taken(&self, stream: u16, header: &FrameHeader) -> bool {
-        let taken = self.scheduler.taken(header.chunk, stream);
-        if taken == Taken::Settled {
-            // Workers may wait for the room that this frame took.
-            self.chunks.encoder_control.taken(0, 0, self.frames.len());
-            return false;
-        }
-        let wire = u64::from(header.wire_len) + HEADER_LEN as u64;
-        // A digest says nothing about how well content shrinks.
-        let (raw, framed) = match header.kind {
-            ChunkKind::Range | ChunkKind::Pack => (u64::from(header.raw_len), wire),
-            ChunkKind::Patch => (wire, wire),
-            ChunkKind::Zeros => (0, wire),
-            ChunkKind::Digest | ChunkKind::Anchors => (0, 0),
-        };
-        let waiting = self.frames.len();
-        self.chunks.encoder_control.taken(raw, framed, waiting);
-        let content = match header.kind {
-            ChunkKind::Digest | ChunkKind::Anchors => 0,
-            // The rest of its range is not in the frame.
-            ChunkKind::Patch => wire,
-            ChunkKind::Range | ChunkKind::Pack | ChunkKind::Zeros => u64::from(header.raw_len),
-        };
-        self.context
-            .progress
-            .add_frame(header.codec.number(), content, wire);
-        if taken == Taken::Again {
-            self.context.progress.add_sent_again(wire);
-        }
-        true
     }
 }

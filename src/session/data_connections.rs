@@ -10,20 +10,22 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::chunk::ChunkKind;
 use crate::error::{Error, reason_of};
 use crate::pipeline::Shutdown;
 use crate::pipeline::receive::Receiver;
 use crate::pipeline::send::Sender;
+use crate::pipeline::send::scheduler::Taken;
 use crate::report::Reporter;
 use crate::seal::Unsealed;
 use crate::transport::connection::duplex::Duplex;
 use crate::transport::connection::stats::ConnectionStats;
-use crate::transport::connection::{RecvError, Supply, recv, send};
+use crate::transport::connection::{RecvError, Sent, Supply, recv, send};
 use crate::transport::connections::{ConnectionSet, Registration};
 use crate::transport::frames::{Frame, Frames};
 use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, ConnectionName, Fate, Route};
-use crate::wire::frame::FrameLimits;
+use crate::wire::frame::{FrameHeader, FrameLimits};
 
 /// How long the last messages of an end whose connections have closed may be in transit.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -43,6 +45,40 @@ pub type Connections = mpsc::Receiver<Connection>;
 pub struct SendPace {
     /// For all connections together.
     pub limit: Arc<RateLimiter>,
+}
+
+impl Sent for Sender {
+    fn taken(&self, stream: u16, header: &FrameHeader) -> bool {
+        let taken = self.scheduler.taken(header.chunk, stream);
+        if taken == Taken::Settled {
+            // Workers may wait for the room that this frame took.
+            self.chunks.encoder_control.taken(0, 0, self.frames.len());
+            return false;
+        }
+        let wire = u64::from(header.wire_len) + crate::wire::frame::HEADER_LEN as u64;
+        // A digest says nothing about how well content shrinks.
+        let (raw, framed) = match header.kind {
+            ChunkKind::Range | ChunkKind::Pack => (u64::from(header.raw_len), wire),
+            ChunkKind::Patch => (wire, wire),
+            ChunkKind::Zeros => (0, wire),
+            ChunkKind::Digest | ChunkKind::Anchors => (0, 0),
+        };
+        let waiting = self.frames.len();
+        self.chunks.encoder_control.taken(raw, framed, waiting);
+        let content = match header.kind {
+            ChunkKind::Digest | ChunkKind::Anchors => 0,
+            // The rest of its range is not in the frame.
+            ChunkKind::Patch => wire,
+            ChunkKind::Range | ChunkKind::Pack | ChunkKind::Zeros => u64::from(header.raw_len),
+        };
+        self.context
+            .progress
+            .add_frame(header.codec.number(), content, wire);
+        if taken == Taken::Again {
+            self.context.progress.add_sent_again(wire);
+        }
+        true
+    }
 }
 
 /// Where the end of a connection is reported.
