@@ -12,7 +12,7 @@ use crate::support::inject::{self, Inject};
 use crate::support::procs::{self, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
-use crate::support::slow::{self, SLOW, wait_for_content};
+use crate::support::slow::{self, SLOW, held_back, let_go, wait_for_content};
 use crate::support::{keys, *};
 
 ways! { push, pull =>
@@ -88,11 +88,12 @@ fn a_signal_tells_what_is_kept(case: &Case) {
 fn nohup_keeps_a_copy_from_a_hangup(case: &Case) {
     case.src.file("a", noise(1, 20 * MIB));
     let run = case
-        .copying(&SLOW, "a", "a")
+        .copying(&[&held_back(case, "4M")], "a", "a")
         .under(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"])
         .start();
     wait_for_content(case);
     run.signal_group(Signal::HUP);
+    let_go(case);
     run.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
@@ -121,7 +122,8 @@ fn after_the_second(run: Running, processes: &[procs::Process]) -> Duration {
 fn after_the_second_of(run: Running, processes: &[procs::Process], pause: Duration) -> Duration {
     run.signal(Signal::INT);
     std::thread::sleep(pause);
-    run.signal(Signal::TERM);
+    // If this thread was delayed, the first signal may have been enough.
+    rustix::process::kill_process(run.pid(), Signal::TERM).ok();
     let since = Instant::now();
     for process in processes {
         let limit = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::support::procs::{self, TcpState, until};
 use crate::support::run::{Run, Running};
-use crate::support::slow::wait_for_content;
+use crate::support::slow::{held_back, let_go, wait_for_content};
 use crate::support::*;
 
 ways! { local_push, local_pull =>
@@ -53,12 +53,16 @@ fn rate(sender: Pid) -> f64 {
     carried as f64 / began.elapsed().as_secs_f64()
 }
 
+/// The rate never exceeds the limit. It comes near the limit when the machine has time.
 #[track_caller]
 fn assert_rate(sender: Pid, limit: f64) {
-    let rate = rate(sender);
-    eprintln!("{rate:.0} bytes a second, the limit is {limit}");
-    assert!(rate < 1.03 * limit, "{rate} of {limit}");
-    assert!(rate > 0.5 * limit, "{rate} of {limit}: not even half of it");
+    let comes_near = (0..5).any(|_| {
+        let rate = rate(sender);
+        eprintln!("{rate:.0} bytes a second, the limit is {limit}");
+        assert!(rate < 1.03 * limit, "{rate} of {limit}");
+        rate > 0.5 * limit
+    });
+    assert!(comes_near, "not even half of {limit}, five times");
 }
 
 fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
@@ -68,7 +72,7 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     let file = case.scratch.file("rate", "6M");
     let limit = format!("@{}", file.display());
     let flags = ["--streams", "4", "--size", "10G", "--bwlimit", &limit];
-    let run = case.fastcp().args(flags).limit(Duration::from_secs(120));
+    let run = case.fastcp().args(flags);
     let run = run.arg(case.from("/dev/zero")).arg(case.to("/dev/null"));
     let run = run.start();
     let sender = until("all streams are up", || {
@@ -81,7 +85,7 @@ fn a_rate_is_kept_by_all_streams_together_and_changed_by_its_file(case: &Case) {
     });
     assert_rate(sender, 6e6);
     case.scratch.file("rate", "15M");
-    // fastcp reads the file once a second.
+    // fastcp reads the file once a second. Where it is later, the first measurement is too low.
     std::thread::sleep(Duration::from_secs(3));
     assert_rate(sender, 15e6);
     run.signal_group(Signal::INT);
@@ -168,18 +172,16 @@ fn a_polite_copy_keeps_its_rate_limit_and_tells_what_held_it(case: &Case) {
 
 fn on_one_machine_too_a_rate_is_kept_until_its_file_lets_go(case: &Case) {
     case.src.file("a", noise(1, 60 * MIB));
-    let file = case.scratch.file("rate", "2M");
-    let limit = format!("@{}", file.display());
-    let run = case.copying(&["--bwlimit", &limit], "a", "a").start();
+    let run = case.copying(&[&held_back(case, "1M")], "a", "a").start();
     wait_for_content(case);
     let there = case.dst.partial_bytes();
     assert!(there < 30 * MIB as u64, "no limit: {there} bytes");
     let began = Instant::now();
-    case.scratch.file("rate", "0");
+    let_go(case);
     run.wait().succeeds();
     let took = began.elapsed();
-    // The first rate would have taken 31 s.
-    assert!(took < Duration::from_secs(20), "still the limit: {took:?}");
+    // The first rate would have taken almost a minute.
+    assert!(took < Duration::from_secs(35), "still the limit: {took:?}");
 }
 
 /// The sending process, once it runs.

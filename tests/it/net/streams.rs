@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::support::procs::{self, TcpState, until};
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, pull, here =>
@@ -80,15 +81,9 @@ fn any_number_of_streams_copies(case: &Case) {
     case.copy(&["--streams", "0"], "a", "no").exits(2);
 }
 
-/// Starts a copy that takes some seconds. Returns once its connections carry data.
+/// Starts a copy that waits for the test. Returns once its connections carry data.
 fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
-    copy_at(case, 24_000, flags)
-}
-
-/// The same at a rate in Kbit/s.
-fn copy_at(case: &Case, rate: u32, flags: &[&str]) -> run::Running {
-    let rate = rate.to_string();
-    let slow = ["-W", "-l", &rate, "--streams", "4"];
+    let slow = ["-W", "--streams", "4", &held_back(case, "1M")];
     let run = case.copying(&slow, "a", "a").args(flags).start();
     until("the streams are up", || {
         let ports = procs::tcp_ports(run.pid(), TcpState::Established);
@@ -106,29 +101,19 @@ fn a_stream_reset_in_the_middle_costs_speed_not_the_copy(case: &Case) {
     let sockets = procs::tcp_sockets(run.pid(), TcpState::Established);
     let reset = sockets[..3].iter().filter(|socket| socket.reset()).count();
     assert!(reset > 0, "the copy was over before it could be disturbed");
+    let_go(case);
     run.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }
 
 fn strangers_at_the_data_port_do_no_harm(case: &Case) {
     case.src.file("a", noise(1, 6 * MIB));
-    // A busy machine may look at the server only when a copy at the first rate is over.
-    let begun = [24_000, 6_000, 1_500].into_iter().find_map(|rate| {
-        let run = copy_at(case, rate, &[]);
-        let servers = case.servers();
-        let mut ports = servers
-            .iter()
-            .flat_map(|server| procs::tcp_ports(server.pid, TcpState::Listening));
-        match ports.next() {
-            Some(port) => Some((run, port)),
-            None => {
-                run.wait().succeeds();
-                std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
-                None
-            }
-        }
-    });
-    let (run, port) = begun.expect("the server listens");
+    let run = slow_copy(case, &[]);
+    let servers = case.servers();
+    let mut ports = servers
+        .iter()
+        .flat_map(|server| procs::tcp_ports(server.pid, TcpState::Listening));
+    let port = ports.next().expect("the server listens");
     let strangers: Vec<_> = (0..50)
         .map(|number| {
             let mut stranger = TcpStream::connect(("127.0.0.1", port)).expect("connect");
@@ -138,6 +123,7 @@ fn strangers_at_the_data_port_do_no_harm(case: &Case) {
             stranger
         })
         .collect();
+    let_go(case);
     run.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
     for mut stranger in strangers {
@@ -180,14 +166,10 @@ fn memory_stays_within_the_pool_and_64_mib(case: &Case) {
 
 fn what_can_shrink_is_sent_shrunk(case: &Case) {
     case.src.file("a", prose(1, 8 * MIB));
-    // At 8 Mbit/s the uncompressed bytes would take over eight seconds.
-    let done = case.copy(&["-l", "8000"], "a", "a");
+    let done = case.copy(&["-l", "8000", "--summary"], "a", "a");
     done.succeeds();
-    assert!(
-        done.elapsed < Duration::from_secs(5),
-        "took {:?}",
-        done.elapsed
-    );
+    let sent = done.wire_bytes();
+    assert!((1..4 * MIB).contains(&sent), "{sent} bytes");
 }
 
 fn the_rate_is_limited(case: &Case) {
@@ -197,7 +179,7 @@ fn the_rate_is_limited(case: &Case) {
     // 4 MiB at 2 MB/s take 2.1 s, but the start may come as a burst.
     let took = done.elapsed;
     assert!(took > Duration::from_millis(1500), "took {took:?}");
-    assert!(took < Duration::from_secs(8), "took {took:?}");
+    assert!(took < Duration::from_secs(30), "took {took:?}");
 }
 
 fn no_encrypt_is_loud(case: &Case) {
@@ -225,6 +207,7 @@ fn a_listener_on_the_wire_reads_nothing(case: &Case) {
             .windows(line.len())
             .any(|window| window == line);
         run.signal(Signal::CONT);
+        let_go(case);
         assert_eq!(found, readable, "with {flags:?}");
         run.wait().succeeds();
     }

@@ -151,15 +151,19 @@ fn the_verdict_names_the_rate_that_the_file_has_had_since(case: &Case) {
     // Most of the copy runs at the second rate, so the verdict must name that rate.
     for (first, second, bytes) in [("1M", "4M", 18 * MIB), ("6M", "1M", 14 * MIB)] {
         case.src.file("a", noise(1, bytes));
-        let run = copy_by_rate_file(case, first);
-        case.scratch.file("rate", second);
-        let told = told(&run.wait());
-        let verdict = &told["verdict"];
-        assert_eq!(verdict["limit"], "rate_limit", "{first}, {second}: {told}");
-        let sentence = verdict["sentence"].as_str().expect("a sentence");
         let rate = format!("{}.00 MB/s", second.trim_end_matches('M'));
-        assert!(sentence.contains(&rate), "{first}, {second}: {sentence}");
-        std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
+        // A busy machine may hold a copy up for longer than the limit does.
+        let is_named = (0..3).any(|_| {
+            let run = copy_by_rate_file(case, first);
+            case.scratch.file("rate", second);
+            let told = told(&run.wait());
+            std::fs::remove_file(case.dst.path("a")).expect("remove the copy");
+            let verdict = &told["verdict"];
+            let sentence = verdict["sentence"].as_str().expect("a sentence");
+            eprintln!("{first}, {second}: {told}");
+            verdict["limit"] == "rate_limit" && sentence.contains(&rate)
+        });
+        assert!(is_named, "{first}, {second}: three times");
     }
 }
 
@@ -168,7 +172,7 @@ fn a_rate_limit_that_was_lifted_is_not_blamed(case: &Case) {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
     let file = case.scratch.file("rate", "2M");
     let limit = format!("@{}", file.display());
-    let flags = ["--bwlimit", &limit, "--json"];
+    let flags = ["--bwlimit", &limit, "--json", "-v"];
     let run = case.fastcp().args(flags).arg(case.from(&fifo));
     let run = run.arg(case.dst("a")).start();
     let began = Instant::now();
@@ -179,9 +183,12 @@ fn a_rate_limit_that_was_lifted_is_not_blamed(case: &Case) {
         (case.dst.partial_bytes() > MIB as u64).then_some(())
     });
     case.scratch.file("rate", "0");
+    until("the limit is lifted", || {
+        run.stderr.text().contains("rate limit: none").then_some(())
+    });
     // Now the source is the bottleneck. It is faster than the former rate limit, and lasts longer
-    // than that limit did: the rate file is read once a second.
-    let limited = began.elapsed() + Duration::from_secs(1);
+    // than that limit did.
+    let limited = began.elapsed();
     let lifted = Instant::now();
     while lifted.elapsed() < 2 * limited {
         let part = noise(sent.len() as u64, MIB / 4);
@@ -245,10 +252,14 @@ fn shared_limit(case: &Case) -> Vec<Value> {
 
 fn the_verdict_names_the_limit_that_was_asked_for(case: &Case) {
     case.src.file("a", noise(1, 12 * MIB));
-    let done = case.copy(&["-l", "24000", "--json", "--summary"], "a", "a");
-    let told = told(&done);
-    assert_eq!(told["verdict"]["limit"], "rate_limit", "{told}");
-    done.says("limited by: --bwlimit (3.07 MB/s; ");
+    let words = ["-l", "24000", "--json", "--summary"];
+    one_copy_of_few(case, &words, ("a", "a"), |done| {
+        let is_told = told(done)["verdict"]["limit"] == "rate_limit";
+        if is_told {
+            done.says("limited by: --bwlimit (3.07 MB/s; ");
+        }
+        is_told
+    });
 }
 
 fn the_verdict_names_a_processor_that_was_given_too_much(case: &Case) {

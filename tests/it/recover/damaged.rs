@@ -294,7 +294,7 @@ fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
     let there: u64 = bytes(&interrupted(case));
     let flags = ["--memory", "16Mi", "--compress", "none", "--json"];
     let running = case.copying(&flags, "a", "b");
-    let running = running.arg(held_back(case, "4M")).start();
+    let running = running.arg(held_back(case, "2M")).start();
     until("more is there", || {
         let recorded: u64 = bytes(&journals::recorded(&case.dst.journals().pop()?));
         (recorded > there + 6 * MIB as u64).then_some(())

@@ -203,7 +203,7 @@ fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) 
     };
     case.src.file("a", noise(1, 20 * MIB));
     let run = case.copying(&["--memory", "16Mi"], "a", "disk/a");
-    let run = run.arg(held_back(case, "4M")).start();
+    let run = run.arg(held_back(case, "2M")).start();
     let brought = |bytes: u64| move |dir: &Dir| (dir.partial_bytes() > bytes).then_some(());
     until("the copy is under way", || brought(2 << 20)(&at));
     case.servers().pop().expect("a server runs").kill();

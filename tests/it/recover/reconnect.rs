@@ -11,7 +11,7 @@ use crate::support::done::Done;
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
-use crate::support::slow::{self, SLOW, wait_for_content};
+use crate::support::slow::{self, SLOW, held_back, let_go, wait_for_content};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -102,15 +102,14 @@ fn a_killed_server_is_logged_in_again(case: &Case) {
 fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
     for flags in [&[][..], &["--no-resume"]] {
         case.src.file("a", noise(1, 40 * MIB));
-        let run = case
-            .copying(&SLOW, "a", "a")
-            .args(["--compress", "none"])
-            .args(flags)
-            .start();
+        let slow = ["--memory", "16Mi", "--summary", "--compress", "none"];
+        let run = case.copying(&slow, "a", "a").args(flags);
+        let run = run.arg(held_back(case, "4M")).start();
         until("more than half is there", || {
             (case.dst.partial_bytes() > 24 << 20).then_some(())
         });
         ssh_of(case).kill();
+        let_go(case);
         let done = run.wait();
         completes(case, &done);
         done.says("logged in again once");
