@@ -175,7 +175,11 @@ async fn write(
 async fn room(writer: &WriteLink<'_>, orders: &mut watch::Receiver<Orders>) -> usize {
     loop {
         let held_max = orders.borrow_and_update().held_max;
-        let Some((most, facts)) = held_max.zip(writer.kernel()) else {
+        // Without a limit the kernel is not asked: every write passes here.
+        let Some(most) = held_max else {
+            return usize::MAX;
+        };
+        let Some(facts) = writer.kernel() else {
             return usize::MAX;
         };
         // Small writes would become small packets.
