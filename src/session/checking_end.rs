@@ -29,8 +29,8 @@ impl CheckingEnd {
     }
 
     /// Ends the threads, in bounded time.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.check.end();
-        join(self.threads, Instant::now() + JOIN_PATIENCE).await;
+        join(&mut self.threads, Instant::now() + JOIN_PATIENCE).await;
     }
 }

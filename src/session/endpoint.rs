@@ -30,6 +30,11 @@ use crate::wire::message::{Busy, Message};
 /// Ctrl-C, unless a command runs there or control is stuck.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
+/// The same where all is in place and nothing has ended the copy early. A thread that has given up a
+/// file may still have to remove it, which a busy machine delays. Less than the client waits for the
+/// far end's process (`login`).
+const COMPLETE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The least time for the clean-up, if threads took all of their time.
 const CLEARING_PATIENCE: Duration = Duration::from_millis(200);
 
@@ -91,7 +96,7 @@ impl SendingEnd {
     }
 
     /// Ends threads and connections, in bounded time.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         self.sender.scheduler.end();
         self.sender.control.close();
         if let Some(share) = &self.sender.share {
@@ -100,7 +105,7 @@ impl SendingEnd {
         self.sender.chunks.encoder_control.end();
         self.sender.context.pool.close();
         self.sender.frames.close();
-        join(self.threads, Instant::now() + JOIN_PATIENCE).await;
+        join(&mut self.threads, Instant::now() + JOIN_PATIENCE).await;
     }
 }
 
@@ -197,8 +202,13 @@ impl ReceivingEnd {
         if let Some(acks) = self.acks {
             acks.abort();
         }
+        let ended = self.receiver.context.shutdown.clone();
+        tokio::select! {
+            () = join(&mut self.threads, Instant::now() + COMPLETE_PATIENCE) => {}
+            () = ended.wait() => {}
+        }
         let until = Instant::now() + JOIN_PATIENCE;
-        join(self.threads, until).await;
+        join(&mut self.threads, until).await;
         // The clean-up removes and renames files. The task that reads control does not wait for
         // that disk.
         let (receiver, shutdown) = (
@@ -208,7 +218,7 @@ impl ReceivingEnd {
         let clearing = spawn(&shutdown, move || receiver.put_away());
         let until = until.max(Instant::now() + CLEARING_PATIENCE);
         // If the thread is refused, the files stay for a later run, as after a power cut.
-        join(clearing.into_iter().collect(), until).await;
+        join(&mut clearing.into_iter().collect(), until).await;
     }
 }
 
@@ -271,15 +281,15 @@ fn spawn(shutdown: &Arc<Shutdown>, body: impl FnOnce() + Send + 'static) -> Resu
 }
 
 /// Waits for threads until `until`. Leaves threads that are stuck in a system call.
-pub(super) async fn join(threads: Vec<JoinHandle<()>>, until: Instant) {
-    for thread in threads {
-        while !thread.is_finished() {
-            if Instant::now() > until {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+pub(super) async fn join(threads: &mut Vec<JoinHandle<()>>, until: Instant) {
+    loop {
+        for thread in threads.extract_if(.., |thread| thread.is_finished()) {
+            // The panic has been reported; the copy is ending or done.
+            let _ = thread.join();
         }
-        // The panic has been reported; the copy is ending or done.
-        let _ = thread.join();
+        if threads.is_empty() || Instant::now() > until {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -19,6 +19,7 @@ ways! { local_pull, here =>
 
 ways! { local_push, local_pull =>
     clearing_what_failed_is_no_silence,
+    a_write_that_returns_late_leaves_no_partial,
 }
 
 /// Slow enough for the test to act in the middle of the copy, with memory for this many workers.
@@ -129,4 +130,27 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     done.exits(7).says("during the copy");
     done.never_says("nothing was heard");
     assert_eq!(into.names(), [""; 0]);
+}
+
+/// The source file is deleted while the receiver writes to its copy. The write returns when nothing
+/// else is left to do; the partial file is removed all the same.
+fn a_write_that_returns_late_leaves_no_partial(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = case.src.dir("tree");
+    tree.file("a", noise(1, 8 * MIB));
+    let held = Inject::new().hold("pwrite64").on("*.part").nth(2);
+    let copy = case
+        .copying(&["--no-resume"], "tree", "")
+        .args(SLOW)
+        .inject(&held)
+        .start();
+    held.wait_until_struck(1);
+    std::fs::remove_file(tree.path("a")).expect("remove it");
+    // More than a thread may take to end after an early end, less than after a complete copy.
+    std::thread::sleep(Duration::from_secs(3));
+    held.release();
+    copy.wait().exits(7).says("during the copy");
+    assert_eq!(case.dst.dir("tree").names(), [""; 0]);
 }
