@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::host::{self, Host, Lacks};
 use super::net::{At, Ip, Net};
 use super::procs::{self, MARK};
 use super::run::{Run, fastcp_binary};
-use super::tree::{Dir, Tree, What};
+use super::tree::{Dir, KnownFiles, Tree, What};
 
 /// How long a process may take to notice that its test is over.
 const LINGER_LIMIT: Duration = Duration::from_secs(20);
@@ -79,6 +79,7 @@ pub(crate) struct Case {
     mark: String,
     /// Digests of the contents that a file at the destination may have.
     known: RefCell<HashSet<blake3::Hash>>,
+    known_files: RefCell<KnownFiles>,
     finished: bool,
     /// The last field, so that it is dropped last.
     _dir: TempDir,
@@ -126,6 +127,7 @@ impl Case {
             net,
             mark,
             known: RefCell::default(),
+            known_files: RefCell::default(),
             finished: false,
             _dir: dir,
         })
@@ -262,9 +264,11 @@ impl Case {
     /// Allows the present content of every file below source, destination and home at the
     /// destination later. Called before each run.
     pub(crate) fn remember(&self) {
-        let mut known = self.known.borrow_mut();
+        let mut known_files = self.known_files.borrow_mut();
         for dir in [&self.src, &self.dst, &self.home] {
-            known.extend(contents(dir).map(|(_, content)| content));
+            let tree = Tree::read_new(&dir.0, &mut known_files);
+            let contents = contents(&tree).map(|(_, content)| content);
+            self.known.borrow_mut().extend(contents);
         }
     }
 
@@ -283,22 +287,25 @@ impl Case {
                 process.kill();
             }
         }
+        let source = Tree::read_new(&self.src.0, &mut self.known_files.borrow_mut());
         let mut known = self.known.take();
-        known.extend(contents(&self.src).map(|(_, content)| content));
+        known.extend(contents(&source).map(|(_, content)| content));
+        let own: HashSet<_> = temporaries(&source).collect();
         for dir in [&self.dst, &self.home] {
-            for (path, content) in contents(dir) {
+            let tree = Tree::read(&dir.0);
+            for (path, content) in contents(&tree) {
                 let own = [".cache/fastcp", ".local/state/fastcp/key"];
                 let is_own = own.iter().any(|own| path.starts_with(own));
                 if !is_own && !known.contains(&content) {
                     faults.push(format!("neither a source nor what stood there: {path:?}"));
                 }
             }
-        }
-        let own: HashSet<_> = temporaries(&self.src).collect();
-        for dir in [&self.dst, &self.home, &self.scratch] {
-            let left = temporaries(dir).filter(|name| !own.contains(name));
+            let left = temporaries(&tree).filter(|name| !own.contains(name));
             faults.extend(left.map(|name| format!("left behind in {:?}: {name:?}", dir.0)));
         }
+        let tree = Tree::read_by(&self.scratch.0, &mut |_, _| None);
+        let left = temporaries(&tree).filter(|name| !own.contains(name));
+        faults.extend(left.map(|name| format!("left behind in {:?}: {name:?}", self.scratch.0)));
         faults
     }
 }
@@ -381,23 +388,18 @@ fn below(dir: &Dir, rel: &OsStr) -> OsString {
     path
 }
 
-fn contents(dir: &Dir) -> impl Iterator<Item = (PathBuf, blake3::Hash)> {
-    Tree::read(&dir.0)
-        .0
-        .into_iter()
-        .filter_map(|(path, node)| match node.what {
-            What::File { content, .. } => Some((path, content)),
-            _ => None,
-        })
+fn contents(tree: &Tree) -> impl Iterator<Item = (&Path, blake3::Hash)> {
+    tree.0.iter().filter_map(|(path, node)| match node.what {
+        What::File { content, .. } => Some((&**path, content)),
+        _ => None,
+    })
 }
 
 /// Names that look like fastcp's temporary files; a source may contain such names itself.
-fn temporaries(dir: &Dir) -> impl Iterator<Item = String> {
-    Tree::read(&dir.0)
-        .0
-        .into_keys()
-        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-        .filter(|name| name.starts_with(".fastcp-"))
+fn temporaries(tree: &Tree) -> impl Iterator<Item = String> {
+    let names = tree.0.keys().filter_map(|path| path.file_name());
+    let names = names.map(|name| name.to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(".fastcp-"))
 }
 
 /// Prints in one line why a test cannot run here. Panics where every test has to run.

@@ -4,7 +4,7 @@
 //! reads a hole. So a sparse file of many gigabytes costs nothing. A test of holes checks the
 //! blocks on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{ErrorKind, Write};
@@ -288,8 +288,54 @@ pub(crate) enum Also {
     ModesAndTimes,
 }
 
+/// Digests of files that were read before. Only for files that no disk has damaged since: a file is
+/// recognized by its status.
+#[derive(Default)]
+pub(crate) struct KnownFiles(HashMap<[i64; 7], blake3::Hash>);
+
+/// More than a step of the clock that file systems use: a file that is written twice within one step
+/// looks unchanged.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
+
+impl KnownFiles {
+    fn fingerprint(&mut self, path: &Path, meta: &Metadata) -> Option<blake3::Hash> {
+        let status = [
+            meta.dev() as i64,
+            meta.ino() as i64,
+            meta.size() as i64,
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.ctime(),
+            meta.ctime_nsec(),
+        ];
+        if let Some(known) = self.0.get(&status) {
+            return Some(*known);
+        }
+        let changed = Duration::new(meta.ctime() as u64, meta.ctime_nsec() as u32);
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + changed);
+        let digest = fingerprint(path)?;
+        if age.is_ok_and(|age| age > CLOCK_STEP) {
+            self.0.insert(status, digest);
+        }
+        Some(digest)
+    }
+}
+
 impl Tree {
     pub(crate) fn read(root: impl AsRef<Path>) -> Tree {
+        Tree::read_by(root, &mut |path, _| fingerprint(path))
+    }
+
+    /// As [`read`](Tree::read), but reads no file whose status is as before.
+    pub(crate) fn read_new(root: impl AsRef<Path>, known: &mut KnownFiles) -> Tree {
+        Tree::read_by(root, &mut |path, meta| known.fingerprint(path, meta))
+    }
+
+    /// With digests from `digest`.
+    pub(crate) fn read_by(
+        root: impl AsRef<Path>,
+        digest: &mut dyn FnMut(&Path, &Metadata) -> Option<blake3::Hash>,
+    ) -> Tree {
         let mut nodes = BTreeMap::new();
         let mut stack = vec![PathBuf::new()];
         let root = root.as_ref();
@@ -312,7 +358,7 @@ impl Tree {
                     stack.push(rel.join(entry.expect("read an entry").file_name()));
                 }
             }
-            nodes.insert(rel, Node::read(&path, &meta));
+            nodes.insert(rel, Node::read(&path, &meta, digest));
         }
         Tree(nodes)
     }
@@ -356,14 +402,18 @@ impl Tree {
 }
 
 impl Node {
-    fn read(path: &Path, meta: &Metadata) -> Node {
+    fn read(
+        path: &Path,
+        meta: &Metadata,
+        digest: &mut dyn FnMut(&Path, &Metadata) -> Option<blake3::Hash>,
+    ) -> Node {
         let kind = meta.file_type();
         let what = if kind.is_dir() {
             What::Dir
         } else if kind.is_symlink() {
             What::Link(fs::read_link(path).expect("read a link"))
         } else if kind.is_file() {
-            match fingerprint(path) {
+            match digest(path, meta) {
                 Some(content) => What::File {
                     size: meta.size(),
                     content,
