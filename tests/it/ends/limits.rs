@@ -244,6 +244,8 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
         small.file(format!("{n}"), noise(n, 20_000));
     }
     let cold = tree.file("cold", noise(2, 30 * MIB));
+    // The copy does not touch it. If its pages go too, the kernel needed the memory.
+    let bystander = case.scratch.file("bystander", noise(3, KEPT as usize));
     // Built before the cache is emptied, since that reads every file of the source.
     let run = case.copying(&["-r", "--drop-cache"], "tree/", "tree");
     for n in 0..20 {
@@ -251,6 +253,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     }
     uncache(&cold, 0);
     uncache(&big, KEPT);
+    uncache(&bystander, KEPT);
     if cached(&big) > 2 * KEPT {
         return skip("a file system whose page cache can be emptied");
     }
@@ -267,8 +270,12 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     run.wait().succeeds();
     eprintln!("at most {most} bytes cached at the destination while it was written");
     assert!(most < DIRTY_MAX, "{most} bytes of the copy were cached");
-    let after = cached(&big);
-    assert!(after >= KEPT / 2, "others' pages went: {after} of {before}");
+    let (after, beside) = (cached(&big), cached(&bystander));
+    eprintln!("{beside} of {KEPT} bytes of a file beside the copy are still cached");
+    assert!(
+        after >= KEPT / 2 || beside < KEPT,
+        "others' pages went: {after} of {before}"
+    );
     // Before the copy read these pages, the kernel may have dropped some of them.
     assert!(
         after <= before + KEPT / 8,
