@@ -214,7 +214,7 @@ impl Client<'_> {
         control_reader.during(list).await??;
         let found = match pushed {
             Some(pushed) => {
-                let counted = pushed.counted(far.hello.can_count_later());
+                let counted = pushed.counted(far.hello.can_count_later(false));
                 Some(control_reader.during(counted).await??)
             }
             None => None,

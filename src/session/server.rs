@@ -260,8 +260,7 @@ async fn copy<R: AsyncRead + Unpin>(
             return list_check::serve(place, terms, control, reader, shutdown).await;
         }
         ServerRole::Source(found) => {
-            // A client between two hosts may be too old to pass the totals on.
-            let can_wait = client.can_count_later() && !open.between;
+            let can_wait = client.can_count_later(open.between);
             let told = tell_roots(found, open, can_wait, &server.progress, control);
             let sources = control_reader.during(told).await??;
             let limit = pace.limit.clone();

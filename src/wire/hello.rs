@@ -45,6 +45,10 @@ const VERIFIES: &str = "verify-list";
 /// The feature of a receiver that takes the totals after the roots.
 const COUNTS_LATER: &str = "late-totals";
 
+/// The feature of a client between two hosts that passes such totals on. It adds this to the
+/// receiver's hello.
+const RELAYS_COUNTS: &str = "relays-late-totals";
+
 /// Precedes the hello. The reader skips anything that a login shell prints before it.
 pub const MAGIC: &[u8] = b"\0fastcp\0hello ";
 
@@ -289,9 +293,17 @@ impl Hello {
         self.features.iter().any(|feature| feature == PLACES)
     }
 
-    /// True if this end, as a receiver, takes the totals after the roots.
-    pub fn can_count_later(&self) -> bool {
-        self.features.iter().any(|feature| feature == COUNTS_LATER)
+    /// True if this end, as a receiver, takes the totals after the roots. `between`: a client between
+    /// two hosts has passed this hello on.
+    pub fn can_count_later(&self, between: bool) -> bool {
+        let has = |wanted: &str| self.features.iter().any(|feature| feature == wanted);
+        has(COUNTS_LATER) && (!between || has(RELAYS_COUNTS))
+    }
+
+    /// The hello of a receiver, for a sender whose messages this client passes on.
+    pub fn relayed(mut self) -> Hello {
+        self.features.push(RELAYS_COUNTS.to_owned());
+        self
     }
 
     /// True if this end compares files with a list of digests.

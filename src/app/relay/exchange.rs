@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::control::{ControlError, Incoming, Outgoing};
 use crate::error::{Error, Result, Side};
-use crate::manifest::Entry;
+use crate::manifest::{Entry, Root};
 use crate::outcome::{Counts, Verdict};
 use crate::progress::Phase;
 use crate::session::connection_control::ConnectionControl;
@@ -162,10 +162,17 @@ impl<'a> Exchange<'a> {
     fn of_sender(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
             Message::Roots(roots) => {
-                operands::check(self.request, &roots.roots, self.told.get())?;
-                self.client.take_names(self.request, &roots.roots)?;
+                self.take_roots(&roots.roots)?;
                 self.client.progress.set_totals(roots.totals);
                 RelayStep::Pass(Message::Roots(roots))
+            }
+            Message::Uncounted(uncounted) => {
+                self.take_roots(&uncounted.roots)?;
+                RelayStep::Pass(Message::Uncounted(uncounted))
+            }
+            Message::Counted(totals) => {
+                self.client.progress.set_totals(totals);
+                RelayStep::Pass(Message::Counted(totals))
             }
             Message::Entries(entries) => {
                 self.look_at(&entries);
@@ -319,6 +326,11 @@ impl<'a> Exchange<'a> {
             Message::Abort(fault) => return Err(fault.into_error()),
             _ => RelayStep::OutOfPlace,
         })
+    }
+
+    fn take_roots(&self, roots: &[Root]) -> Result<()> {
+        operands::check(self.request, roots, self.told.get())?;
+        self.client.take_names(self.request, roots)
     }
 
     /// Rules out a retry if an entry can be read only once: neither server knows that an earlier

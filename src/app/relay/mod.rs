@@ -133,7 +133,7 @@ async fn log_in(
         relative: request.options.relative.is_some(),
         maps: request.maps(),
         beside: request.options.is_beside,
-        ..told(&to.hello)
+        ..told(&to.hello).relayed()
     };
     agree((source, &of_sender), (dest, &of_receiver))?;
     let (sender, receiver) = tokio::try_join!(from.greet(&of_receiver), to.greet(&of_sender))?;

@@ -7,7 +7,7 @@ use crate::support::inject::{self, Inject};
 use crate::support::limits::Disk;
 use crate::support::*;
 
-ways! { local_push, local_pull, here =>
+ways! { local_push, local_pull, local_between, here =>
     a_second_copy_does_not_wait_for_the_count,
     a_first_copy_waits_for_it,
     too_little_space_is_told_before_the_first_byte_however_late_the_count,

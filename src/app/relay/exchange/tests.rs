@@ -7,10 +7,12 @@ use parking_lot::Mutex;
 use super::*;
 use crate::error::Kind;
 use crate::itemize::ItemizedEntry;
-use crate::manifest::{Name, Root, Totals};
+use crate::manifest::{Name, Totals};
 use crate::report::Reporter;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
-use crate::wire::message::{Ack, AllSent, Busy, Data, ItemizedEntries, Listen, Roots};
+use crate::wire::message::{
+    Ack, AllSent, Busy, Data, ItemizedEntries, Listen, Roots, UncountedRoots,
+};
 
 /// The failures that the user was told of.
 struct KeptFailures(Arc<Mutex<Vec<Error>>>);
@@ -129,11 +131,14 @@ fn a_sender_passes_on_nothing_that_was_not_asked_for() {
             dev: 1,
             ino: 1,
         };
-        let roots = Roots {
-            roots: vec![root],
-            totals: Totals::default(),
-        };
-        let said = exchange.of_sender(Message::Roots(roots));
-        assert_eq!(said.is_ok(), is_asked_for, "{name}");
+        let roots = vec![root];
+        let uncounted = Message::Uncounted(UncountedRoots {
+            roots: roots.clone(),
+        });
+        let totals = Totals::default();
+        for message in [uncounted, Message::Roots(Roots { roots, totals })] {
+            let said = exchange.of_sender(message);
+            assert_eq!(said.is_ok(), is_asked_for, "{name}");
+        }
     }
 }
