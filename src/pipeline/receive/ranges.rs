@@ -187,6 +187,9 @@ impl RangeWriter {
 
     /// Acknowledges a claimed piece that is in place.
     fn acknowledge(&self, file: &Arc<OpenFile>, place: ChunkPlace) {
+        // Before the claim ends: another worker may then end the file and the copy, and the sender
+        // counts no acknowledgement that comes after the end.
+        self.files.entries.report.acks.chunk(place.chunk);
         let is_scattered = {
             let mut claims = file.claims.lock();
             let _ = claims.done(place.offset);
@@ -199,7 +202,6 @@ impl RangeWriter {
                 .report
                 .breach("a file in more pieces at once than allowed");
         }
-        self.files.entries.report.acks.chunk(place.chunk);
         self.files.entries.table().chunks.done(place.chunk);
         match (file.is_complete(), file.sink()) {
             (false, _) => {}
