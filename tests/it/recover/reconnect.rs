@@ -423,12 +423,13 @@ fn a_login_again_never_asks(case: &Case) {
 fn a_broken_protocol_is_not_tried_again(case: &Case) {
     case.src.file("a", "one");
     let (real, log) = (fastcp_binary().display(), case.scratch.path("starts"));
-    // A real hello, then random bytes instead of messages.
+    // A real hello, then a message of 4 GB.
     case.scratch.file(
         "far end",
         format!(
             "#!/bin/sh\necho start >> '{}'\n\
-             true | '{real}' --server | cat; head -c 300000 /dev/urandom; cat > /dev/null\n",
+             true | '{real}' --server | cat; head -c 300000 /dev/zero | tr '\\0' '\\377'\n\
+             cat > /dev/null\n",
             log.display()
         ),
     );
