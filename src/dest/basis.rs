@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use super::read_ahead::ReadAhead;
 use super::readback::Readback;
 use super::{EntrySlot, existing};
 use crate::cache::{self, Before};
@@ -27,6 +28,8 @@ enum BasisContent {
     File(File),
     /// Equal ranges are not written again, so they must be on the disk.
     OnDisk(Readback),
+    /// The same where this copy writes nothing ahead of what was compared.
+    Ahead(ReadAhead),
 }
 
 impl Basis {
@@ -75,7 +78,7 @@ impl Basis {
     /// version. A readback never reads from the page cache.
     pub(super) fn target(readback: Readback, len: u64) -> Basis {
         Basis {
-            content: BasisContent::OnDisk(readback),
+            content: BasisContent::Ahead(ReadAhead::new(readback, len)),
             len,
             is_target: true,
             is_recorded: false,
@@ -87,8 +90,12 @@ impl Basis {
     /// The partial file of `len` bytes that an earlier session has written in part.
     pub(super) fn written(readback: Readback, len: u64) -> Basis {
         Basis {
+            content: BasisContent::OnDisk(readback),
+            len,
+            is_target: true,
             is_recorded: true,
-            ..Basis::target(readback, len)
+            replaced: None,
+            before: None,
         }
     }
 
@@ -125,7 +132,7 @@ impl Basis {
     pub(super) fn file(&self) -> Option<&File> {
         match &self.content {
             BasisContent::File(file) => Some(file),
-            BasisContent::OnDisk(_) => None,
+            BasisContent::OnDisk(_) | BasisContent::Ahead(_) => None,
         }
     }
 
@@ -154,6 +161,7 @@ impl Basis {
                 }
                 readback.read(into, offset)?;
             }
+            BasisContent::Ahead(ahead) => ahead.read(into, offset)?,
         }
         Ok(there)
     }

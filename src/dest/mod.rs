@@ -50,6 +50,7 @@ mod own_names;
 mod owners;
 mod partial;
 mod placement;
+mod read_ahead;
 mod readback;
 mod remove;
 mod reorder;
