@@ -31,6 +31,8 @@ pub struct KernelFacts {
     pub retransmitted_bytes: u64,
     /// Bytes that the other end's window allows in flight; 0 if the kernel does not report it.
     pub receive_window: u32,
+    /// Bytes of data in a full segment.
+    pub segment: u64,
     /// Size of this end's send buffer, in bytes.
     pub send_buffer: u32,
     /// Bytes a second that the congestion window and the pacing rate allow.
@@ -184,6 +186,7 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         acked_bytes: info.tcpi_bytes_acked,
         retransmitted_bytes: info.tcpi_bytes_retrans,
         receive_window: info.tcpi_snd_wnd,
+        segment: segments(1),
         send_buffer: u32::try_from(send_buffer).unwrap_or(u32::MAX),
         rate: (segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)))
             .min(pace),

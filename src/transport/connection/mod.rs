@@ -53,9 +53,11 @@ pub trait Sent: Send + Sync {
 /// How often the task reads the kernel's facts about the connection.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// While a limit on held bytes is in force, a connection writes at least this much, and looks this
-/// often for room. Two segments of Ethernet.
-const PIECE: u64 = 2 * 1448;
+/// The data in a full segment of Ethernet with time stamps. While a limit on held bytes is in
+/// force, a connection writes whole segments of at most this size, at least [`SEGMENTS`] at once,
+/// and looks this often for room.
+const SEGMENT: u64 = 1448;
+const SEGMENTS: u64 = 2;
 const ROOM_LOOK_MIN: Duration = Duration::from_millis(5);
 const ROOM_LOOK_MAX: Duration = Duration::from_millis(50);
 
@@ -155,8 +157,7 @@ async fn write(
         let admitted = limit.admit(bytes.len()).await;
         let (mut now, later) = bytes.split_at(admitted);
         while !now.is_empty() {
-            let room = room(writer, orders).await.min(stats.write_max());
-            let room = room.min(now.len());
+            let room = room(writer, stats, orders).await.min(now.len());
             match writer.write(&now[..room]).await? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 written => {
@@ -170,24 +171,32 @@ async fn write(
     Ok(())
 }
 
-/// Waits until the connection holds less than [`Orders::held_max`]; returns how many bytes it may
-/// take.
-async fn room(writer: &WriteLink<'_>, orders: &mut watch::Receiver<Orders>) -> usize {
+/// Waits until the connection holds less than [`Orders::held_max`]; returns how many bytes to
+/// write at once.
+async fn room(
+    writer: &WriteLink<'_>,
+    stats: &ConnectionStats,
+    orders: &mut watch::Receiver<Orders>,
+) -> usize {
     loop {
         let held_max = orders.borrow_and_update().held_max;
         // Without a limit the kernel is not asked: every write passes here.
         let Some(most) = held_max else {
-            return usize::MAX;
+            return stats.write_max();
         };
         let Some(facts) = writer.kernel() else {
-            return usize::MAX;
+            return stats.write_max();
         };
-        // Small writes would become small packets.
-        let room = most.max(2 * PIECE).saturating_sub(facts.held);
-        if room >= PIECE {
-            return usize::try_from(room).unwrap_or(usize::MAX);
+        // The kernel sends what it gets at once, the last part of a segment as a small packet. At
+        // 1 Mbit/s a quarter of all packets were half full, and the copy took 1 % longer.
+        let segment = facts.segment.clamp(1, SEGMENT);
+        let least = SEGMENTS * segment;
+        let room = most.max(2 * least).saturating_sub(facts.held);
+        let room = room.min(stats.write_max() as u64);
+        if room >= least {
+            return (room / segment * segment) as usize;
         }
-        let later = facts.takes(PIECE).clamp(ROOM_LOOK_MIN, ROOM_LOOK_MAX);
+        let later = facts.takes(least).clamp(ROOM_LOOK_MIN, ROOM_LOOK_MAX);
         tokio::select! {
             () = sleep(later) => {}
             // This cannot fail: the statistics hold the sender.
@@ -341,6 +350,8 @@ mod tests {
         let limit = RateLimiter::default();
         let mut orders = stats.orders();
         stats.order(|orders| orders.held_max = Some(40_000));
+        let first = room(&writer, &stats, &mut orders).await;
+        assert_eq!(first, 11 * 1448, "whole segments");
         let bytes = vec![1; 64 << 20];
         let write = write(&mut writer, &bytes, &limit, &stats, &mut orders);
         let look = async {
