@@ -7,10 +7,13 @@
 //! round trip at 1 Mbit/s takes 1.2 s. So where the round trip becomes long, the copy holds only
 //! what the link carries in a time that is long enough to keep it busy.
 //!
-//! If the throughput falls under the limit, there are three possible reasons. The link may have
-//! become slower: the limit is computed again, and the throughput stays. Otherwise the path has
-//! become longer, or others fill the queue. Under the limit they would get the whole link, so it is
-//! lifted for a while, and [`path`](super::path) tells one from the other.
+//! If the throughput falls under the limit, there are three possible reasons. If the link has
+//! become slower, the queue became longer instead, and more bytes in flight do not change the
+//! throughput. Otherwise the path has become longer, or others fill the queue; then more bytes in
+//! flight raise the throughput, and fewer lower it. So the limit is raised for a moment. If that
+//! does not help, it is computed again for the lower throughput. If the throughput rises with the
+//! limit or falls with it, the limit is lifted for a while: others would get the whole link. Then
+//! [`path`](super::path) tells a longer path from others.
 
 use std::time::Duration;
 
@@ -35,15 +38,25 @@ const DELAY_SHORT: u32 = 3;
 const SPAN_FIRST: Duration = Duration::from_millis(250);
 const SPAN: Duration = Duration::from_secs(3);
 
-/// With less than this share of the link's throughput, others use it.
+/// Below these shares of the link's throughput it has fallen: at once, and over [`SPAN`].
 const FULL_PART: f64 = 0.85;
+const FULL_PART_LASTING: f64 = 0.93;
+
+/// A raise of the limit, and the growth of the throughput that shows that the limit held the copy
+/// back. With as many bytes of others in the queue, the raise makes a share of 0.50 one of 0.57.
+const RAISED: f64 = 1.3;
+const GREW: f64 = 1.1;
+
+/// The raise has no effect until the bytes in flight have reached this share of the limit: the
+/// kernel's congestion windows, which shrink under a limit, have to grow first.
+const FILLED: f64 = 0.8;
 
 /// The round trip under the limit may exceed the wanted one by this factor, and the bytes in flight
 /// the limit. Below this share of the limit the bytes in flight say nothing.
 const OVER: f64 = 1.25;
 const USED: f64 = 0.6;
 
-/// A lower throughput counts once it has lasted for this long, and for a round trip.
+/// A lower throughput counts once it is measured over this span, and over a round trip.
 const OTHERS: Duration = Duration::from_millis(500);
 
 /// How long the limit is not used after others filled the queue; twice as long each time.
@@ -62,15 +75,107 @@ struct Limit {
     wanted: Duration,
     /// The highest throughput under it, in bytes a second.
     full: f64,
-    /// `full` was measured again, and the round trip has not come down since.
-    is_doubtful: bool,
+    /// When that was measured for the first time.
+    measured: Duration,
+    stage: Stage,
     /// When the throughput was last as high as before, or its fall was explained.
     explained: Duration,
 }
 
+#[derive(Clone, Copy)]
+enum Stage {
+    Settled,
+    /// The throughput fell `to` this, and the limit is raised. `filled` is when the bytes in flight
+    /// reached it.
+    Raised {
+        to: f64,
+        since: Duration,
+        filled: Option<Duration>,
+    },
+    /// `full` is such a lower throughput, and the round trip has not come down since.
+    Doubtful,
+}
+
 impl Limit {
+    fn new(now: Duration, wanted: Duration, full: f64, stage: Stage) -> Limit {
+        Limit {
+            wanted,
+            full,
+            measured: now,
+            stage,
+            explained: now,
+        }
+    }
+
     fn bytes(&self) -> f64 {
-        self.full * self.wanted.as_secs_f64()
+        let bytes = self.full * self.wanted.as_secs_f64();
+        match self.stage {
+            Stage::Raised { .. } => RAISED * bytes,
+            Stage::Settled | Stage::Doubtful => bytes,
+        }
+    }
+
+    /// Takes the newest sample. Returns false if the limit holds the copy back.
+    fn look(&mut self, now: Duration, network: &Network) -> bool {
+        let round_trip = network.window.newest().round_trip;
+        let last = |span: Duration| network.window.last(span.max(round_trip), network.workers);
+        let used = network.window.newest().under_way_bytes as f64 / self.bytes();
+        if let Stage::Raised { to, since, filled } = &mut self.stage {
+            let (to, settles) = (*to, 2 * OTHERS.max(round_trip));
+            if used >= FILLED {
+                filled.get_or_insert(now);
+            }
+            let newest = last(OTHERS).map_or(to, |rates| rates.wire);
+            if used < USED / RAISED {
+                // There is little to send.
+                self.stage = Stage::Settled;
+                self.explained = now;
+            } else if now >= *since + settles && newest > GREW * to {
+                return false;
+            } else if filled.is_some_and(|filled| now >= filled + settles) {
+                *self = Limit::new(now, self.wanted, newest, Stage::Doubtful);
+            }
+            return true;
+        }
+        // The kernel may still hold what was written before the limit, or there is little to send.
+        let is_used = (USED..OVER).contains(&used);
+        let newest = last(SPAN_FIRST).map_or(self.full, |rates| rates.wire);
+        if newest > FULL_PART * self.full || !is_used {
+            self.explained = now;
+            if round_trip < self.wanted.mul_f64(OVER) {
+                self.stage = Stage::Settled;
+            }
+            // A span that begins earlier shows the former throughput.
+            let lasting = last(SPAN).filter(|_| is_used && now >= self.measured + SPAN);
+            let Some(lasting) = lasting.map(|rates| rates.wire) else {
+                return true;
+            };
+            if lasting < FULL_PART_LASTING * self.full {
+                return self.has_fallen(now, lasting);
+            }
+            self.full = self.full.max(lasting);
+            return true;
+        }
+        // Until the first sample after `explained` the throughput may have been the former one.
+        match network.window.since(self.explained, network.workers) {
+            Some(rates) if rates.seconds >= OTHERS.max(round_trip).as_secs_f64() => {
+                self.has_fallen(now, rates.wire)
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns false if it has fallen for the second time.
+    fn has_fallen(&mut self, now: Duration, to: f64) -> bool {
+        if matches!(self.stage, Stage::Doubtful) {
+            return false;
+        }
+        self.stage = Stage::Raised {
+            to,
+            since: now,
+            filled: None,
+        };
+        true
     }
 }
 
@@ -95,20 +200,15 @@ impl StandingQueue {
     pub(super) fn look(&mut self, now: Duration, network: &Network) {
         let (round_trip, shortest) = (network.window.newest().round_trip, network.round_trip_min);
         let wanted = shortest + shortest / DELAY_PART + DELAY;
-        let rates = |least: Duration| network.window.last(least.max(round_trip), network.workers);
-        let newest = rates(SPAN_FIRST);
         let Some(limit) = &mut self.limit else {
             let is_slow = |rates: &Rates| rates.wire > 1.0 && rates.wire < RATE_MAX;
+            let span = SPAN_FIRST.max(round_trip);
+            let newest = network.window.last(span, network.workers);
             if let Some(newest) = newest.filter(is_slow)
                 && round_trip > wanted
                 && now >= self.shut_until
             {
-                self.limit = Some(Limit {
-                    wanted,
-                    full: newest.wire,
-                    is_doubtful: false,
-                    explained: now,
-                });
+                self.limit = Some(Limit::new(now, wanted, newest.wire, Stage::Settled));
             }
             return;
         };
@@ -117,24 +217,10 @@ impl StandingQueue {
             self.limit = None;
             return;
         }
-        let is_short = round_trip < wanted.mul_f64(OVER);
-        let newest = newest.map_or(limit.full, |rates| rates.wire);
-        // The kernel may still hold what was written before the limit, or there is little to send.
-        let held = network.window.newest().under_way_bytes as f64 / limit.bytes();
-        if newest > FULL_PART * limit.full || !(USED..OVER).contains(&held) {
-            limit.explained = now;
-            limit.full = rates(SPAN).map_or(limit.full, |rates| limit.full.max(rates.wire));
-            limit.is_doubtful &= !is_short;
-        } else if now > limit.explained + OTHERS.max(round_trip) {
-            if limit.is_doubtful {
-                self.limit = None;
-                self.shut_until = now + self.shut_next;
-                self.shut_next = (2 * self.shut_next).min(SHUT_MAX);
-                return;
-            }
-            limit.is_doubtful = true;
-            limit.full = newest;
-            limit.explained = now;
+        if !limit.look(now, network) {
+            self.limit = None;
+            self.shut_until = now + self.shut_next;
+            self.shut_next = (2 * self.shut_next).min(SHUT_MAX);
         }
     }
 }

@@ -92,6 +92,14 @@ impl SampleWindow {
         Some(between(*now - *then, &before, sample, workers))
     }
 
+    /// From the first sample after `then` to the last one; None if they are one sample.
+    pub(super) fn since(&self, then: Duration, workers: Workers) -> Option<Rates> {
+        let (now, sample) = self.samples.back()?;
+        let first = self.samples.partition_point(|(at, _)| *at <= then);
+        let (at, before) = self.samples.get(first).filter(|(at, _)| at < now)?;
+        Some(between(*now - *at, before, sample, workers))
+    }
+
     /// Both halves of the last `span`; None if the samples do not cover it yet.
     pub(super) fn halves(&self, span: Duration, workers: Workers) -> Option<(Rates, Rates)> {
         let (now, sample) = self.samples.back()?;

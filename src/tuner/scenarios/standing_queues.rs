@@ -49,6 +49,43 @@ fn with_others_in_the_queue_the_copy_takes_its_share() {
 }
 
 #[test]
+fn a_link_that_becomes_slower_keeps_a_short_queue() {
+    for offset in [0.0, 0.1, 0.2] {
+        let mut world = bloated(2.0, 0.02);
+        let from = start(&world);
+        let slower = World {
+            link: 0.5 * MBIT,
+            queue_s: 2.4,
+            ..world
+        };
+        let run = run_through(world, from, 1, 60.0, &[(20.0 + offset, slower)]);
+        world = run.world;
+        let (goodput, held) = (run.mean(25.0, 60.0), run.most_in_flight_s(28.0, 60.0));
+        assert!(run.tuner.held_max().is_some(), "{offset}");
+        assert!(goodput >= 0.97 * world.link, "{offset}: {goodput}");
+        assert!(held <= 0.45, "{offset}: {held} s under way");
+        assert!(
+            run.overhead <= 0.005,
+            "{offset}: {} sent again",
+            run.overhead
+        );
+    }
+}
+
+#[test]
+fn a_path_that_becomes_longer_under_the_limit_is_filled_again() {
+    // The limit allows 0.33 s.
+    for rtt in [0.3, 0.36, 0.6] {
+        let mut world = bloated(2.0, 0.02);
+        let from = start(&world);
+        world.rtt = rtt;
+        let run = run_through(bloated(2.0, 0.02), from, 1, 80.0, &[(20.0, world)]);
+        let made = run.mean(40.0, 80.0) / world.link;
+        assert!(made >= 0.97, "{rtt} s: {made}");
+    }
+}
+
+#[test]
 fn a_link_that_becomes_faster_is_filled_soon() {
     let world = bloated(2.0, 0.03);
     let events: [Event; 1] = [(20.0, |world| world.link = 100.0 * MBIT)];
