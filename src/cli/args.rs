@@ -190,7 +190,7 @@ pub(super) struct Args {
           require_equals = true, default_missing_value = "1min", value_parser = idle)]
     pub follow_ms: Option<u64>,
 
-    /// Preserve modes, times; set-id bits if same owner
+    /// Keep modes and times; set-id bits if same owner
     #[arg(short = 'p', help_heading = METADATA)]
     pub preserve: bool,
     /// Follow symbolic links in directories

@@ -20,7 +20,7 @@ pub(super) struct EarlierArgs {
     /// Copy into DEST/DATE, linked to the last snapshot
     #[arg(long, help_heading = EXISTING)]
     snapshot: bool,
-    /// After --snapshot, remove all older ones but these
+    /// After --snapshot, remove old snapshots except these
     #[arg(long, value_name = "7d,4w,12m", value_parser = Retention::parse, help_heading = EXISTING)]
     keep: Option<Retention>,
 }

@@ -15,7 +15,7 @@ pub(super) struct KeepArgs {
     /// Keep modification times; skip unchanged files
     #[arg(short = 't', long, overrides_with = "no_times", help_heading = METADATA)]
     pub times: bool,
-    /// Keep permissions
+    /// Keep modes (permissions)
     #[arg(long, overrides_with = "no_perms", help_heading = METADATA)]
     pub perms: bool,
     /// Keep owners (needs root)
@@ -24,7 +24,7 @@ pub(super) struct KeepArgs {
     /// Keep groups
     #[arg(short = 'g', long, overrides_with = "no_group", help_heading = METADATA)]
     pub group: bool,
-    /// Keep access control lists and permissions
+    /// Keep access control lists and modes
     #[arg(long, overrides_with = "no_acls", help_heading = METADATA)]
     pub acls: bool,
     /// Keep extended attributes
