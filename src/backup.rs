@@ -28,13 +28,13 @@ pub struct BackupPlace {
 /// Why a backup cannot have such a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPlace {
-    #[error("--suffix: a suffix has no slash")]
+    #[error("--suffix: a suffix must not contain a slash")]
     Slash,
-    #[error("--suffix: without a suffix, a backup needs another directory (--backup-dir)")]
+    #[error("--suffix: an empty suffix needs --backup-dir")]
     NoSuffix,
     #[error("--suffix: too long for a file name")]
     LongSuffix,
-    #[error("--backup-dir: not a path: it has no bytes, a zero byte, or too many")]
+    #[error("--backup-dir: not a path: empty, too long, or with a NUL byte")]
     NoPath,
 }
 

@@ -249,8 +249,8 @@ impl Tree {
         first..first.saturating_add(1 << level).min(self.chunks)
     }
 
-    /// What is known about a node: its value is on the frontier, or it belongs to a node on the
-    /// frontier, or some of its chunks do.
+    /// The state of a node: its value is on the frontier, or it belongs to a node on the frontier,
+    /// or some of its chunks do.
     fn find(&self, level: u32, first: u64, value: Digest) -> Option<Added> {
         let chunks = self.chunks_below(level, first);
         if let Some(root) = self.root {

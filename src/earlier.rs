@@ -37,7 +37,7 @@ pub enum Reuse {
 pub enum BadEarlier {
     #[error("--link-dest, --copy-dest: at most {EARLIER_MAX} directories")]
     TooMany,
-    #[error("--link-dest, --copy-dest: not a path: it has no bytes, a zero byte, or too many")]
+    #[error("--link-dest, --copy-dest: not a path: empty, too long, or with a NUL byte")]
     NoPath,
 }
 

@@ -358,7 +358,7 @@ impl<R: BufRead> ListLines<R> {
             let is_over = end.is_some() || there.is_empty();
             self.from.consume(used);
             read += used;
-            // The rest of what is too long is read only if it is a comment.
+            // The rest of a line that is too long is read only if it is a comment.
             if is_over || self.line.len() > LINE_MAX && !self.is_comment() || read > most {
                 break;
             }

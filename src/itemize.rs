@@ -168,7 +168,7 @@ impl ItemizedEntry {
         }
     }
 
-    /// The path as it is shown: that of a directory ends in a slash.
+    /// The path for the user: that of a directory ends with a slash.
     pub fn shown_path(&self) -> Vec<u8> {
         let mut path = match &self.path[..] {
             [] => b".".to_vec(),

@@ -140,7 +140,7 @@ impl Update {
         self.unchanged_by == UnchangedBy::SizeAndTime || keep.times
     }
 
-    /// True if the receiver may leave files as they are, so that it is asked before they are sent.
+    /// True if the receiver may keep existing files, so that the sender asks before it sends one.
     pub fn asks(&self) -> bool {
         *self != Update::default()
     }

@@ -45,7 +45,7 @@
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
 //! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
-//! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number for life | [`Plan`](pipeline::send::plan::Plan) |
+//! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number, which never changes | [`Plan`](pipeline::send::plan::Plan) |
 //!
 //! The chunk's way from the read to the rename:
 //!
@@ -198,13 +198,12 @@
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
 //!   sums wait for `Landed`.
-//! - If the count of the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
-//!   totals later (`Counted`). A receiver that has to check the free space waits for them; otherwise
-//!   it lands at once, and the walk of the copy may be the first to know them.
-//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (the pages that
-//!   it has of a chunk whose digest it got), `Missing` (existing
-//!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
-//!   entry failed).
+//! - If counting the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
+//!   totals later (`Counted`). A receiver that has to check the free space waits for the totals; any
+//!   other one sends `Landed` at once. The walk of the copy may know the totals first.
+//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (short digests of
+//!   the pages that it has in place of a chunk whose digest it got), `Missing` (existing ranges are
+//!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
 //! - With `-a` and the like, the client sends `Archive` after the secret. If the destination exists,
 //!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
@@ -225,15 +224,15 @@
 //!   needs (`RootSpaces`) precedes `Roots`.
 //! - With sources on several hosts the client has one session with each after the other, and its hello
 //!   says so: the destination is a directory then.
-//! - With `--itemize-changes` the receiver sends `Itemized`: what has changed. In a dry run
-//!   (`--dry-run`) it only looks at what exists, sends what would change, and answers `WouldSend` in
-//!   place of a request for content; no frame is sent. The client's hello says which of them it is.
+//! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
+//!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
+//!   answers `WouldSend` instead of requesting content; no frame is sent. The client's hello says
+//!   which of the two it is.
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
-//!   server answers what it found (`VerifiedFiles`), until each line is answered. No data connection
-//!   is made.
+//!   server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
-//!   The client sends `Dial` to be dialled.
+//!   The client sends `Dial` to ask the server to connect to it.
 //! - An end that fails sends `Abort` with the cause.
 //! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`:
 //!   what limited the copy. In a push the client knows this itself.
@@ -247,11 +246,14 @@
 //! | client, server | the process that the user started; the one that it started on a host |
 //! | sender, receiver | the side that has the data; the side that gets it. Either may be the client |
 //! | operand, root | `[user@]host:path` as typed; a file or directory that it names |
+//! | landing | the place of an operand at the destination, which the receiver finds before the copy |
 //! | entry, manifest | one file, directory, link or device; the list of them |
+//! | sum | a hash of the metadata of entries, with which both ends compare a directory |
 //! | source, destination | where the data comes from, where it goes: file system, pipe or device |
 //! | chunk | the unit that is read, encoded, sent, verified, written and retried |
 //! | piece, pack | a chunk that is a range of one file; a chunk of small files |
 //! | basis, page, patch | the old version of a file; 4 KiB of it; the pages of a piece that differ |
+//! | anchor | the fingerprint of a block of a piece, by which the receiver finds moved content |
 //! | plan | a chunk to read and send |
 //! | codec, encode, decode | compression, including none |
 //! | seal, open | authenticated encryption of a chunk, and its reverse |

@@ -46,7 +46,7 @@ impl Mapping {
 /// The sentence for the user.
 pub fn check(maps: &[Mapping], has_places: bool) -> Result<(), String> {
     if maps.len() > MAPS_MAX {
-        return Err(format!("--map: at most {MAPS_MAX} are possible"));
+        return Err(format!("--map can be given at most {MAPS_MAX} times"));
     }
     let is_path = |path: &[u8]| path.len() <= PATH_MAX && !path.contains(&0);
     for map in maps {

@@ -362,7 +362,7 @@ impl Progress {
             .fetch_add(files.min(1 << 40), Relaxed);
     }
 
-    /// Counts files that are not copied because of what is at the destination.
+    /// Counts files that are not copied because of existing files at the destination.
     pub fn add_staying(&self, files: u64) {
         self.begin();
         // As in `add_special`.

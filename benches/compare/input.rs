@@ -249,7 +249,7 @@ fn files(path: &Path, count: u32) -> io::Result<String> {
     ))
 }
 
-/// Table files of an installed PostgreSQL, as they are on its disk. Otherwise generated pages.
+/// Table files of an installed PostgreSQL. If none is installed, generated pages.
 fn database(path: &Path, len: u64, work: &Path) -> io::Result<String> {
     let dir = work.join("postgres");
     let script = include_str!("database.sh");

@@ -34,7 +34,7 @@ use rounds::Bench;
 const USAGE: &str = "\
 usage: cargo bench --bench compare -- --all [options]      every cell of benches/compare/cells.rs but the slow
        cargo bench --bench compare -- [user@]HOST:/SCRATCH/DIR [options]
-                                                           the link to this host, as it is
+                                                           the link to this host
   --quick              tiny inputs, one round: shows that everything works
   --slow               links of 1 to 50 Mbit/s and 20 to 300 ms, random data beside scp
   --regret             the tuner's choices beside a sweep of forced ones
@@ -177,7 +177,7 @@ fn target() -> PathBuf {
 struct Found {
     measured: Vec<Measured>,
     regrets: Vec<regret::Regret>,
-    /// What was left out, with the reason.
+    /// Measurements that were left out, with the reason.
     notes: Vec<String>,
     inputs: Vec<Input>,
 }

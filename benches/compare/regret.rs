@@ -142,8 +142,8 @@ pub(crate) fn markdown(all: &[Regret], machine: &str) -> String {
     };
     let _ = writeln!(
         out,
-        "\nGeometric mean {mean:.3} (to be at most {REGRET_MEAN_MAX}: {verdict}); each cell is to be at \
-         most {REGRET_MAX}."
+        "\nGeometric mean {mean:.3} (goal: at most {REGRET_MEAN_MAX}, {verdict}); goal of each cell: \
+         at most {REGRET_MAX}."
     );
     out
 }

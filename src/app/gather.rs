@@ -46,7 +46,7 @@ pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) 
             None
         }
     };
-    // The outcomes of a copy that was stopped and of those that did not begin.
+    // The outcomes of the copy that was stopped, and of the copies that did not begin.
     for (request, client) in &copies[outcomes.len()..] {
         let error = failed.clone().unwrap_or_else(|| client.shutdown.error());
         outcomes.push(over(request, client, Err(error), Instant::now()));

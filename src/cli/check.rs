@@ -165,7 +165,7 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
     let is_path = |end: &Operand| end.what == EndKind::Path;
     if args.earlier.is_snapshot() && !(is_path(dest) && sources.iter().all(is_path)) {
         return Err(Error::usage(
-            "--snapshot copies directories, and a pipe or command is none",
+            "--snapshot copies directories: SOURCE and DEST cannot be a pipe or command",
         ));
     }
     let Some(flag) = args.earlier.flag() else {
@@ -173,12 +173,12 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
     };
     if !(is_path(dest) && sources.iter().all(is_path)) {
         return Err(Error::usage(format!(
-            "{flag} uses files again, and a pipe or command has none"
+            "{flag} reuses files: SOURCE and DEST cannot be a pipe or command"
         )));
     }
     if args.keep.update().unchanged_by == UnchangedBy::Nothing {
         return Err(Error::usage(format!(
-            "{flag} uses files of the same size and time again: add -a or -t, and leave out -I"
+            "{flag} reuses files of the same size and time: add -a or -t, and leave out -I"
         )));
     }
     let others = [
@@ -190,17 +190,17 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
         (
             "--no-clobber",
             args.no_clobber,
-            "it compares contents, which are not sent",
+            "it compares content, which is not sent for reused files",
         ),
         (
             "--digests",
             args.digests.is_some(),
-            "the content of files that are not sent is not read",
+            "fastcp does not read the content of reused files",
         ),
         (
             "--remove-source-files",
             args.mirror.removes_sources(),
-            "only a copy that was sent replaces its source",
+            "a reused file is no new copy of its source",
         ),
     ];
     match others.iter().find(|(_, is_given, _)| *is_given) {
@@ -250,7 +250,7 @@ fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
             "--dry-run"
         };
         return Err(Error::usage(format!(
-            "{option} compares files, and can look neither into a pipe nor into a command"
+            "{option} compares files: SOURCE and DEST cannot be a pipe or command"
         )));
     }
     if args.dry_run && args.digests.is_some() {
@@ -316,7 +316,7 @@ fn check_between(sources: &[Operand], dest: &Operand, args: &Args) -> Result<()>
     }
     if args.bind.is_some() {
         return Err(Error::usage(
-            "--bind sets an address of this machine, but this copy goes between two others: \
+            "--bind sets an address of this machine, but this copy goes between two other hosts: \
              use --address for the listening host",
         ));
     }

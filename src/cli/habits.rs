@@ -13,10 +13,11 @@ const RESUMES: &str = "run the same command again: it resumes an interrupted cop
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";
 const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets it";
-const NEWER: &str = "times are compared to the nanosecond where both file systems keep it";
+const NEWER: &str = "fastcp compares times to the nanosecond where both file systems keep \
+                     nanoseconds";
 const LINKS: &str = "symbolic links stay links; -L follows them";
-const FASTER: &str = "fastcp finds the number of connections by itself; --streams N sets it";
-const BACKUPS: &str = "--link-dest DIR uses unchanged files of an earlier copy again";
+const FASTER: &str = "fastcp finds the best number of streams by itself; --streams N sets it";
+const BACKUPS: &str = "--link-dest DIR reuses unchanged files of an earlier copy";
 
 /// Options of other programs, and what to use instead.
 const HABITS: &[(&[&str], &str)] = &[
@@ -39,13 +40,14 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--modify-window"], NEWER),
     (
         &["--usermap", "--groupmap"],
-        "owners are kept by name; --chown gives all files to one owner, --numeric-ids keeps numbers",
+        "fastcp keeps owners by name; --chown gives all files to one owner, --numeric-ids keeps \
+         numbers",
     ),
     (&["--interactive"], "--no-clobber keeps files that exist"),
     (&["-V"], "write --version"),
     (
         &["--delete-before"],
-        "--delete deletes when everything else is in place",
+        "--delete deletes at the end of the copy",
     ),
     (
         &["--ignore-errors"],
@@ -94,7 +96,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--sparse", "--no-sparse"], "fastcp keeps holes anyway"),
     (
         &["--temp-dir", "--delay-updates"],
-        "a new file is written beside the old one, which it replaces when it is complete",
+        "fastcp writes a new file beside the old one and renames it when it is complete",
     ),
     (
         &["-y", "--fuzzy"],
@@ -141,7 +143,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--list-only"],
-        "-n --itemize-changes lists what would be copied",
+        "-n lists the changes that a copy would make",
     ),
     (
         &["--fake-super"],
@@ -171,7 +173,8 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--delete-missing-args"],
-        "--delete deletes what is missing in a SOURCE directory; the copy of a missing SOURCE stays",
+        "--delete deletes entries that a SOURCE directory lacks; the copy of a missing SOURCE \
+         stays",
     ),
     (
         &["--open-noatime"],
@@ -315,7 +318,7 @@ mod tests {
             ("-Vavz a h:", "; no -z: fastcp compresses"),
             ("-rpz a h:", "fastcp compresses"),
             ("-e ssh a h:", "-P PORT"),
-            ("--delete-before a h:", "--delete deletes when"),
+            ("--delete-before a h:", "--delete deletes at"),
             ("--max-depth=2 a h:", "choose files"),
             ("--recursive a h:", "write -r"),
             ("--preserve=all a h:", "-p keeps"),

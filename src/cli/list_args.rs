@@ -27,7 +27,7 @@ pub(super) fn relative(
     if !args.relative && args.files_from.is_none() {
         return match args.no_implied_dirs {
             true => Err(Error::usage(
-                "--no-implied-dirs goes with --relative or --files-from",
+                "--no-implied-dirs needs --relative or --files-from",
             )),
             false => Ok(None),
         };
@@ -42,7 +42,9 @@ pub(super) fn relative(
         .chain([dest])
         .all(|end| end.what == EndKind::Path)
     {
-        return refused("copies files into a directory, and a pipe or command is none");
+        return refused(
+            "copies files into a directory: SOURCE and DEST cannot be a pipe or command",
+        );
     }
     if args.follow_ms.is_some() {
         return refused("and --follow cannot be combined: name the one file that grows");
@@ -83,7 +85,7 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
             let parsed = operand::parse(list.clone())?;
             if parsed.what == EndKind::Stdio {
                 if args.rules.reads_stdin() {
-                    return Err(fail("stdin has the rules already"));
+                    return Err(fail("stdin is already the source of the filter rules"));
                 }
                 let list = FileList::read(std::io::stdin().lock(), form, &shown)?;
                 return Ok(NamesFrom::List(Arc::new(list)));
@@ -94,7 +96,7 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
     };
     if host.is_some() && host != source.host {
         return Err(fail(&format!(
-            "a list on a host must be on that of SOURCE ({}): copy it here first",
+            "a list on a host must be on the host of SOURCE ({}): copy it here first",
             name(source)
         )));
     }

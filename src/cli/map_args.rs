@@ -32,7 +32,7 @@ pub(super) fn maps(
     };
     let ends = || std::iter::once(source).chain(dests.iter().copied());
     if ends().any(|end| end.what != EndKind::Path) {
-        return refused("divides a directory, and a pipe or command is none");
+        return refused("divides a directory: SOURCE and DEST cannot be a pipe or command");
     }
     if !args.recursive && !args.keep.archive {
         return refused("divides a directory: add -r or -a");

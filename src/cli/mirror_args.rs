@@ -111,9 +111,7 @@ impl MirrorArgs {
         let deletes = self.deletes();
         let has_paths = sources.iter().all(|source| source.what == EndKind::Path);
         if !deletes && self.max_delete.is_some() {
-            return Err(Error::usage(
-                "--max-delete limits --delete, which is missing",
-            ));
+            return Err(Error::usage("--max-delete needs --delete"));
         }
         if deletes && !(is_recursive && has_paths && dest.what == EndKind::Path) {
             return Err(Error::usage(
@@ -122,7 +120,7 @@ impl MirrorArgs {
         }
         if self.remove_source_files && !has_paths {
             return Err(Error::usage(
-                "--remove-source-files removes files, and a pipe or command is none",
+                "--remove-source-files removes files: SOURCE cannot be a pipe or command",
             ));
         }
         if self.remove_source_files && dest.what != EndKind::Path {

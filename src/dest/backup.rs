@@ -444,8 +444,8 @@ fn move_back(backup: &EntrySlot, slot: &EntrySlot) -> rustix::io::Result<()> {
     }
 }
 
-/// Makes the backup of the entry in `slot`, whose status is `old`, before another entry replaces it.
-/// None if nothing is to be kept.
+/// Makes the backup of the entry in `slot`, whose status is `old`, before another entry replaces
+/// it. None if there is nothing to keep.
 ///
 /// # Errors
 /// If no backup can be made; the old version is then where it was.

@@ -83,8 +83,7 @@ pub fn refuse_overlap(
             if inner.is_in(outer) {
                 let (one, two) = (sources[nth].shown(), sources[other].shown());
                 let message = format!(
-                    "the place of {one} is that of {two} or inside it; --map needs places that are \
-                     apart"
+                    "the place of {one} is that of {two} or inside it; --map needs separate places"
                 );
                 return Err(Error::new(Kind::Usage, Side::Dest, message).at(path));
             }

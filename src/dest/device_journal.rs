@@ -71,7 +71,7 @@ fn journal_name(device: &[u8], source: &[u8]) -> Name {
     Name::try_from(name).expect("hexadecimal digits are a name")
 }
 
-/// Removes journals of abandoned copies: those that are too old, and the oldest if there are too
+/// Removes journals of abandoned copies: all that are too old, and the oldest if there are too
 /// many. A journal in use is never old, since its writer touches it every second. Journals that
 /// cannot be inspected or removed stay.
 fn sweep(dir: &Path, own: &Name, now: SystemTime) {
@@ -114,7 +114,8 @@ pub(super) fn make_private(dir: &Path) -> Result<()> {
         .map_err(failed)?;
     let found = std::fs::symlink_metadata(dir).map_err(failed)?;
     if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() {
-        let message = "is not a directory of this user, so it gets no journal; set XDG_STATE_HOME";
+        let message = "is not a directory of this user, so fastcp puts no journal there; set \
+                       XDG_STATE_HOME";
         return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir));
     }
     if found.mode() & 0o077 != 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::dir::Dir;
 use crate::manifest::Name;
 
-/// The same directory in each earlier copy that has it, first those that the user named first.
+/// The same directory in each earlier copy that has it, in the order in which the user named them.
 #[derive(Clone, Default)]
 pub struct EarlierDirs(pub(super) Arc<[Arc<Dir>]>);
 

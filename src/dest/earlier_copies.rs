@@ -81,8 +81,8 @@ fn copy_content(
     }
 }
 
-/// True for an error that no read has: there is no room for the new file. The kernel copies the data, so
-/// other errors may be of the file that is read.
+/// True for an error that only writing can have: the file system has no room for the new file. The
+/// kernel copies the data, so other errors may come from reading.
 fn is_of_writing(cause: &io::Error) -> bool {
     let errno = Errno::from_io_error(cause);
     matches!(
@@ -165,7 +165,7 @@ pub fn earlier_copies(
 
 fn is_missing(typed: &[u8], whole: &Path) -> String {
     format!(
-        "fastcp: the earlier copy {} does not exist ({}), so nothing of it is used",
+        "fastcp: the earlier copy {} does not exist ({}), so fastcp does not use it",
         printable(typed),
         printable(whole.as_os_str().as_bytes())
     )

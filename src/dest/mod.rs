@@ -303,8 +303,8 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
 /// # Errors
 /// If that is not possible: the entry belongs to another user.
 pub fn change_status(slot: &EntrySlot) -> Result<()> {
-    let what = "is the copy of a file that is not removed at the source: it cannot be shown that the \
-                two are different files";
+    let what = "the file was copied, but is not removed at the source: fastcp cannot show that \
+                the copy is a different file";
     let changed = slot.dir.handle().and_then(|dir| {
         let name = slot.name.as_os_str();
         let flags = AtFlags::SYMLINK_NOFOLLOW;

@@ -1,5 +1,5 @@
-//! Large files at the destination by size and modification time. A file that the source has renamed
-//! or moved is among them under its old name.
+//! An index of the large files at the destination, by size and modification time. If the source has
+//! renamed or moved a file, the index has it under its old name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ impl FilesByTime {
         found
     }
 
-    /// Returns false if nothing more is to be read.
+    /// Returns false if the search has ended.
     fn read_below(&mut self, top: &Arc<Dir>, is_over: impl Fn() -> bool) -> bool {
         let mut open = vec![DirReader::new(top.clone())];
         while let Some(reader) = open.last_mut() {

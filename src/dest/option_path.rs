@@ -1,10 +1,10 @@
 //! Paths of directories that an option names (`--backup-dir`, `--link-dest`, `--copy-dest`): relative to
 //! the destination directory, or absolute.
 //!
-//! Whoever may write in the destination, or sends a copy into it, may leave a symbolic link there
-//! that has the name of such a directory. So no link in the destination is followed, and elsewhere
-//! only links of root and of this user are. Each component is opened from the handle of the one
-//! before it, so nobody can replace a directory with a link in between.
+//! A user who may write in the destination, or sends a copy into it, may leave a symbolic link
+//! there that has the name of such a directory. So the walk follows no link in the destination, and
+//! elsewhere only links of root and of this user. It opens each component from the handle of the
+//! one before it, so nobody can replace a directory with a link in between.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -228,7 +228,8 @@ impl OptionWalk {
         self.entered[self.entered.len() - 1].clone()
     }
 
-    /// The directory above is the one that was passed on the way, even if `here` was moved since.
+    /// Goes back to the directory from which the walk entered `here`, even if `here` was moved
+    /// since.
     fn go_up(&mut self, here: &Arc<Dir>) -> Result<()> {
         self.entered.pop();
         if self.entered.is_empty() {

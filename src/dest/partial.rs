@@ -334,9 +334,9 @@ impl Partial {
         )
     }
 
-    /// The old version of this file, to compare the new one with it. If the file `is_new` and the file
-    /// system can clone files, the old version is cloned into it, so that only what differs has to
-    /// be written. None if there is no old version, or if it cannot be read.
+    /// The old version of this file, to compare the new one with it. If the file `is_new` and the
+    /// file system can clone files, the old version is cloned into it, so that only the differences
+    /// have to be written. None if there is no old version, or if it cannot be read.
     ///
     /// # Errors
     /// If the clone cannot get the new version's length.

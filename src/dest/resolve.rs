@@ -225,7 +225,7 @@ impl Spec {
         }
     }
 
-    /// None if the path is to stay as it is.
+    /// None if the path needs no change.
     fn path_as_typed(&self, path: &Path) -> Option<PathBuf> {
         // The user does not know where a key is confined to.
         if !self.remote || self.confine.is_some() {

@@ -20,8 +20,8 @@ pub enum Obstacle {
 }
 
 /// The obstacle in the place of the entry. None if there is none, or if the rules do not allow its
-/// removal: then the entry fails when it is placed. An operand itself replaces only what it
-/// replaces without `--delete`.
+/// removal: then the entry fails when it is placed. `--delete` does not change what an operand
+/// itself may replace.
 ///
 /// # Errors
 /// If the place cannot be looked at.

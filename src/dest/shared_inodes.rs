@@ -79,7 +79,7 @@ pub(super) fn use_in_place(
         let what = match (first.use_of_file, use_of_file) {
             (InodeUse::Stays, InodeUse::Stays) => return Ok(()),
             (InodeUse::Written, _) => "this copy writes",
-            (InodeUse::Stays, InodeUse::Written) => "is not to change",
+            (InodeUse::Stays, InodeUse::Written) => "must not change",
         };
         let path = first.dir.path().join(&first.name);
         let path = printable(path.as_os_str().as_bytes());

@@ -319,8 +319,8 @@ impl SnapshotStore {
         Ok(name)
     }
 
-    /// Fails if the names of the lock and of the unfinished directory no longer lead to those that this
-    /// run has opened.
+    /// Fails if the name of the lock or of the unfinished directory no longer leads to the entry
+    /// that this run has opened.
     fn check_held(&self) -> Result<()> {
         let is_it = |dir: &Arc<Dir>, name: &str, own: &Stat| {
             dir.stat(name.as_ref())
@@ -839,7 +839,7 @@ fn try_link(container: &Arc<Dir>) -> Result<()> {
         symlinkat(LATEST, &*dir, NEW_LATEST)?;
         Ok(unlinkat(&*dir, NEW_LATEST, AtFlags::empty())?)
     });
-    let what = "cannot make a symbolic link, as latest is one, so there can be no snapshots";
+    let what = "cannot make a symbolic link like latest, so snapshots are not possible here";
     made.map_err(|cause| failed(container, what, cause))
 }
 

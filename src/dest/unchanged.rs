@@ -1,5 +1,5 @@
-//! Existing entries that a copy leaves alone: unchanged files, whose metadata alone is corrected, and
-//! those that the user wants to keep.
+//! Existing entries whose content a copy does not change: unchanged files, of which it corrects
+//! only the metadata, and entries that the user wants to keep.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;

@@ -46,11 +46,11 @@ enum ChangedKind {
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadChange {
-    #[error("--chmod: {0} is no change of a mode (u=rwX,go=rX, D755,F644 and the like)")]
+    #[error("--chmod: {0} is not a change of modes (such as u=rwX,go=rX or D755,F644)")]
     Mode(String),
-    #[error("--chown: {0} is no owner (USER, USER:GROUP or :GROUP)")]
+    #[error("--chown: {0} is not an owner (USER, USER:GROUP or :GROUP)")]
     Owner(String),
-    #[error("--chmod: more than {CHANGES_MAX} changes of a mode")]
+    #[error("--chmod: more than {CHANGES_MAX} changes of modes")]
     TooMany,
 }
 

@@ -22,7 +22,7 @@ pub struct News {
     pub itemized: ItemizedList,
     reporter: Option<Arc<dyn Reporter>>,
     deleted: Mutex<Deleted>,
-    /// What was removed at the source.
+    /// Removed source files.
     removed: Mutex<Deleted>,
     snapshot: Mutex<Option<MadeSnapshot>>,
 }
@@ -120,7 +120,7 @@ impl News {
         *self.snapshot.lock() = Some(made);
     }
 
-    /// Takes what was deleted, and what was removed at the source.
+    /// Takes the deleted entries, and the removed source files.
     pub fn take_deleted(&self) -> (Deleted, Deleted) {
         let take = |deleted: &Mutex<Deleted>| std::mem::take(&mut *deleted.lock());
         (take(&self.deleted), take(&self.removed))

@@ -23,7 +23,7 @@ use pattern::Target;
 pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern, RuleSide};
 use rule_list::RuleList;
 
-/// What the user asked for, as it is sent to the source's host.
+/// The user's choice, as sent to the source's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     pub rules: Vec<Rule>,
@@ -201,7 +201,8 @@ impl Selector {
     /// none.
     ///
     /// # Errors
-    /// If a file cannot be read or has a bad rule: what it leaves out is unknown then.
+    /// If a rule file cannot be read or has a bad rule: nobody knows then which entries it leaves
+    /// out.
     pub fn enter(
         &self,
         outer: &DirectoryRules,
@@ -227,7 +228,7 @@ impl Selector {
     }
 }
 
-/// The sides of rules that say what is kept at the destination.
+/// The sides of rules that protect entries at the destination.
 fn protecting(excluded_too: bool) -> &'static [RuleSide] {
     match excluded_too {
         true => &[RuleSide::Destination],

@@ -32,7 +32,7 @@ pub struct RulePattern {
 /// Where a rule applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RuleSide {
-    /// It leaves entries out, and `--delete` keeps those that match.
+    /// It leaves out entries that match, and `--delete` keeps them.
     #[default]
     Both,
     /// It only leaves entries out (`hide`, `show`, modifier `s`).
@@ -62,7 +62,7 @@ impl RuleFile {
         if name.contains(&b'/') {
             return Err(BadRule::at(
                 name,
-                "the name for dir-merge has no slash in it",
+                "the name for dir-merge must not contain a slash",
             ));
         }
         Ok(())
@@ -347,7 +347,7 @@ fn rule(text: &[u8]) -> Result<Parsed, BadRule> {
         return Ok(Parsed::Rules(Vec::new()));
     }
     let sides: &[RuleSide] = match (letter, has(b's'), has(b'r')) {
-        // With --delete-excluded, only a rule with a side says what is kept.
+        // With --delete-excluded, only a rule with a side protects entries.
         (b'-' | b'+', true, true) => &[RuleSide::Source, RuleSide::Destination],
         (b'H' | b'S', ..) | (_, true, _) => &[RuleSide::Source],
         (b'P' | b'R', ..) | (_, _, true) => &[RuleSide::Destination],
@@ -388,7 +388,7 @@ fn merge(
     if has(b'r') && !has(b's') {
         return Err(BadRule::at(
             text,
-            "a file of rules applies to the source too (modifier r without s)",
+            "a file of rules always applies to the source (modifier r needs s)",
         ));
     }
     let argument: &[u8] = match argument {

@@ -1,5 +1,5 @@
-//! The client's part in placing itself on a host without fastcp: it answers the requests of the
-//! far side's script until the program that it sent says hello.
+//! The client's part in installing fastcp on a host that has none: it answers the requests of the
+//! start-up script on the host until the sent program says hello.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -238,7 +238,7 @@ impl Bootstrap<'_> {
         Ok(())
     }
 
-    /// Checks that the program which said hello is the one that was sent.
+    /// Checks that the sent program said hello, and no other.
     fn checked(&self, hello: Hello, program: &Program) -> Result<Hello, NoHello> {
         match hello.program == program.digest() {
             true => Ok(hello),

@@ -1,5 +1,5 @@
-//! The loop of a session: it hands the peer's messages to the running end of a copy until all is in
-//! place or the copy ends.
+//! The loop of a session: it hands the peer's messages to this end of the copy until the copy is
+//! complete or fails.
 
 use std::sync::Arc;
 

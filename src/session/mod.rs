@@ -1,6 +1,6 @@
-//! One session of a copy, from the ssh login to done. The user starts the [`client`], which starts
-//! the [`server`] on the other host. Each runs one [`endpoint`] of the copy and [`converse`]s with
-//! the other.
+//! One session of a copy, from the ssh login to `Done`. The user starts the [`client`], which
+//! starts the [`server`] on the other host. Each runs one [`endpoint`] of the copy; [`converse`]
+//! exchanges messages with the other.
 
 pub mod bootstrap;
 pub mod checking_end;

@@ -109,22 +109,26 @@ impl Permit {
         let mirror = &open.options.mirror;
         let deletes = mirror.deletes && !open.role.sends() && !open.options.check;
         if deletes && is_limited && !self.deletes {
-            return refused("this key does not allow --delete: its line lacks --allow-delete");
+            return refused(
+                "this key does not allow --delete: its forced command lacks --allow-delete",
+            );
         }
         if let Some(snapshot) = open.options.snapshot.filter(|_| !open.role.sends()) {
             if is_limited && !self.snapshots {
                 return refused(
-                    "this key does not allow --snapshot: its line lacks --allow-snapshot",
+                    "this key does not allow --snapshot: its forced command lacks --allow-snapshot",
                 );
             }
             if is_limited && snapshot.keep.is_some() && !self.thins {
-                return refused("this key does not allow --keep: its line lacks --allow-thinning");
+                return refused(
+                    "this key does not allow --keep: its forced command lacks --allow-thinning",
+                );
             }
         }
         let removes = open.options.mirror.removes_sources && open.role.sends();
         if removes && is_limited && !self.removes_sources {
             return refused(
-                "this key does not allow --remove-source-files: its line lacks \
+                "this key does not allow --remove-source-files: its forced command lacks \
                  --allow-remove-source-files",
             );
         }

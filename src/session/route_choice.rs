@@ -222,8 +222,7 @@ impl RouteChooser<'_> {
         }
     }
 
-    /// Settles on the route that is up, or begins the one that is due. True if a connection is
-    /// sound.
+    /// Chooses a route that is up, or begins to try the next one. True if a connection is sound.
     async fn look(&self, attempts: &mut AttemptState) -> bool {
         if let Some(route) = attempts.choice.settle(self.up()) {
             self.settle(&mut attempts.running, route).await;

@@ -141,7 +141,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     )
     .await;
     if let Err(error) = &served {
-        // The cause decides what is kept of an unfinished copy.
+        // The cause decides which parts of an unfinished copy stay.
         shutdown.end(error.clone());
         if error.kind != Kind::Breach {
             host::exit_without_client(error.kind);

@@ -41,7 +41,7 @@ const BBR: &str = "bbr";
 
 /// The recipient of decisions.
 pub enum Audience {
-    /// The user is at this end; the other end may be the one that dials.
+    /// The user is at this end. Either end may dial.
     User(Arc<dyn Reporter>, Outgoing),
     /// The user is at the other end, which dials if this one does not.
     Peer(Outgoing),
@@ -206,7 +206,7 @@ impl TuningShared {
         sender.chunks.encoder_control.fill(&mut sample);
         match connection_set {
             Some(connection_set) => connection_set.fill(&mut sample),
-            // Frames are handed over directly: there is no link that could be busy.
+            // Frames are handed over in memory: no link can be busy.
             None => sample.carried_bytes = sample.wire_bytes,
         }
         sample

@@ -42,8 +42,8 @@ pub(super) fn add(
     set(entry, read) || is_gone
 }
 
-/// Reads the attributes of an open file again. If some cannot be read, the entry keeps those that it
-/// has.
+/// Reads the attributes of an open file again. If some cannot be read, the entry keeps its earlier
+/// attributes.
 pub(super) fn refresh(entry: &mut Entry, file: &File, keep: &Keep) {
     let read = read(
         keep,

@@ -27,7 +27,7 @@ use crate::manifest::{
 pub enum Changes {
     /// Read it once more; fail if it changes again.
     Told,
-    /// Take the bytes as they are read: `--live`.
+    /// Copy it anyway: `--live`.
     Taken,
 }
 

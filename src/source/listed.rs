@@ -151,8 +151,8 @@ impl RelativeOperands {
         let names: Vec<&[u8]> = names.filter(|name| !matches!(*name, b"" | b".")).collect();
         if names.contains(&&b".."[..]) {
             return Err(fail(
-                "has .. in the path that --relative keeps: mark with /./ where it begins, as in \
-                 ../a/./b",
+                "has .. in the path that --relative keeps: mark with /./ where that path begins, \
+                 as in ../a/./b",
             ));
         }
         let mut base = base;

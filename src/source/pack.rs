@@ -40,8 +40,8 @@ pub struct Packed {
 #[derive(Debug)]
 pub enum Unpacked {
     Failed(Error),
-    /// The pack has no room for it, because this file or others have grown. It is to be sent as a
-    /// big file, or as a pipe if its size is unknown.
+    /// The pack has no room for it, because this file or others have grown. The sender must send it
+    /// as a big file, or as a pipe if its size is unknown.
     Grew,
 }
 

@@ -20,8 +20,8 @@ pub struct PartOf {
 }
 
 impl PartOf {
-    /// The directories from the source down to the one that has the part, with the name of each as
-    /// filter rules see it.
+    /// The directories from the source down to the parent of the part, each with the name that
+    /// filter rules are compared with.
     ///
     /// # Errors
     /// If one cannot be opened.

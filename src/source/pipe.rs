@@ -41,7 +41,8 @@ const SPENT: [u32; 2] = [0x6462_6720, 0x7472_6163];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     True,
-    /// A guess (0 in /proc, a page in /sys), because the kernel makes up the content as it is read.
+    /// A guess (0 in /proc, a page in /sys), because the kernel makes up the content during the
+    /// read.
     MadeUp,
     /// The same, and some files there lose the bytes that are read, so nobody may read them twice.
     Spent,

@@ -1,5 +1,5 @@
-//! The removal of source files whose copies are on disk (`--remove-source-files`). A file is removed
-//! only if it is the one that was copied, and unchanged since.
+//! The removal of source files whose copies are on disk (`--remove-source-files`). A file is
+//! removed only if it is the copied file and has not changed since.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
 //! Data connections between two ends, and the frames on them.
 //!
-//! A [`routes`] module makes connections. [`dial`] keeps the wanted number of them up.
-//! [`connections`] holds those that are up and finds dead ones. Each sends from the queue of
+//! The modules in [`routes`] make connections. [`dial`] keeps the wanted number of them up.
+//! [`connections`] holds the live ones and finds dead ones. Each connection sends from the queue in
 //! [`frames`] or receives into buffers. Nothing here knows about files.
 
 pub mod backoff;

@@ -8,7 +8,7 @@
 //! measure it again (draft-ietf-ccwg-bbr: MinRTTFilterLen, ProbeRTT). That does not work here.
 //! Cubic always keeps a queue in front of a slow link, so a minimum over the last 10 s would
 //! include that queue, and no program outside the kernel can empty all connections at once. So the
-//! tuner keeps the shortest round trip until rate and round trip show that there is no queue.
+//! tuner keeps the shortest round trip until rate and round trip show that the queue is empty.
 //! Where the rate fell as the round trip rose, it tries more connections, which gives the answer
 //! within some round trips.
 

@@ -3,9 +3,9 @@
 //! A congestion control that reacts to loss fills the queue in front of a slow link until packets
 //! are dropped. The copy gains nothing from that: the link is as busy with a short queue. A long
 //! one delays everybody else on the link, and each time it overflows a part of it is sent again:
-//! cubic's window may grow by half within one round trip, and behind a queue of 100 packets a
-//! round trip at 1 Mbit/s takes 1.2 s. So where the round trip becomes long, the copy holds only
-//! what the link carries in a time that is long enough to keep it busy.
+//! cubic's window may grow by 50 % within one round trip, and behind a queue of 100 packets a round
+//! trip at 1 Mbit/s takes 1.2 s. So where the round trip becomes long, this limit allows just
+//! enough bytes in flight to keep the link busy.
 //!
 //! If the throughput falls under the limit, there are three possible reasons. If the link has
 //! become slower, the queue became longer instead, and more bytes in flight do not change the

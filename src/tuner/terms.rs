@@ -64,7 +64,7 @@ pub struct Decision {
     pub spare: Option<Method>,
     /// Connections in use, 1 to [`STREAMS_MAX`]. Surplus ones are parked, not closed.
     pub streams: u16,
-    /// Connections to have open: those in use and those that may soon be.
+    /// Connections to have open: in use, or soon to be used.
     pub ready: u16,
     /// The most chunks in flight: read and not yet acknowledged.
     pub in_flight: u16,

@@ -184,13 +184,13 @@ pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
         kept(
             "set-id bits",
             not_kept.set_ids,
-            "only the same owner and group may have them, and not by a confined key",
+            "only a copy with the same owner and group keeps them, and a confined key keeps none",
         ),
         (not_kept.links > 0).then(|| {
             let names = plural(not_kept.links, "hard link was", "hard links were");
             format!(
-                "fastcp: {dest}{names} not kept: the file system could not link the files, so they \
-                 are separate"
+                "fastcp: {dest}{names} not kept: the file system could not link the files, so \
+                 they are separate files"
             )
         }),
         made("device was", "devices were", not_kept.devices, &not_root),

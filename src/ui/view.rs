@@ -71,7 +71,7 @@ pub(super) fn lines(
             }
             None => {
                 let mut fields = vec![format!("{} copied", size(snapshot.done_bytes)), speed(rate)];
-                // The other end may be the one that scans.
+                // The other end may scan.
                 fields.extend((snapshot.scanned_files > 0).then(|| scanning(snapshot)));
                 cut(&fields.join("  "), width).into()
             }

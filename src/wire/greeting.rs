@@ -45,7 +45,7 @@ pub enum Failure {
     Nowhere,
     /// The program arrived incomplete or could not be written.
     Length,
-    /// The program that arrived differs from the one that was sent.
+    /// The program arrived with other bytes than were sent.
     Digest,
     /// The program does not run on the host.
     Start,

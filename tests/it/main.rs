@@ -18,7 +18,7 @@ mod cli {
     mod terminal;
 }
 
-/// What is copied, how it arrives, and what the destination keeps.
+/// Copies: which files they take, how the content arrives, and which entries the destination keeps.
 mod copy {
     mod alike;
     mod archive;

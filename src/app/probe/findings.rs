@@ -1,4 +1,4 @@
-//! The results of a probe, reported one by one as they are known.
+//! The results of a probe, each reported as soon as it is known.
 
 use std::sync::Arc;
 

@@ -30,7 +30,8 @@ use crate::wire::progress_report::ProgressReport;
 /// Interval between checks of the connections.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// When a host's further addresses are looked up, if those that it announced have not answered.
+/// After this time, a host's further addresses are looked up if none that it announced has
+/// answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
 /// How long the first connection may take if only one route is allowed: longer than a dial.

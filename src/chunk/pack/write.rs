@@ -1,4 +1,5 @@
-//! The sender's half of a pack: it takes contents as they are read, then writes the table.
+//! The sender's half of a pack: it takes the contents in the order of reading, then writes the
+//! table.
 
 use super::{
     BY_COLUMNS, FRAME, MEMBERS_MAX, MemberRow, RECORD_MAX, SPARE, TABLE_MAX, TableForm, columns,

@@ -83,7 +83,7 @@ impl Checks {
         }
     }
 
-    /// Returns false if there is no room for it.
+    /// Returns false if the queue has no room for it.
     pub fn add_small(&self, small: &FinishedSmallFile) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.small.is_full() {

@@ -516,7 +516,7 @@ impl EntryWriter<'_> {
         self.entries().table().leave_out_directory(entry);
     }
 
-    /// An entry that is not copied because of what is at the destination.
+    /// An entry that is not copied because of an existing entry at the destination.
     fn entry_stays(&self, entry: &Entry, is_file: bool) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
         if is_file {

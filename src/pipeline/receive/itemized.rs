@@ -11,7 +11,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::digest_list::ListedPath;
 
 impl Entries {
-    /// What is done to the entry in `slot`; with `is_sent` a file's content is written. None if the
+    /// The change to the entry in `slot`; with `is_sent` a file's content is written. None if the
     /// user does not want to know.
     ///
     /// # Errors

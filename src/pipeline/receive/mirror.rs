@@ -47,7 +47,7 @@ pub(super) struct Mirroring {
     work: Mutex<Option<MirrorWork>>,
 }
 
-/// What is known when everything is in place.
+/// Facts about the copy, for the time when everything is in place.
 #[derive(Default)]
 struct Noted {
     directories: Vec<NotedDirectory>,

@@ -356,7 +356,7 @@ impl Resume {
             target => target,
         };
         let (basis, spans) = match whole {
-            // All of the file or device may be the same, not only what was written.
+            // All of the file or device may be equal, not only the written part.
             Some(basis) => {
                 let spans = self.files.compared(&basis, &entry);
                 (Some(basis), spans)

@@ -273,7 +273,8 @@ impl Entries {
         Ok(())
     }
 
-    /// Notes the names of the roots, and the directories as they are before the journal is made there.
+    /// Notes the names of the roots, and the state of the directories before the journal is made
+    /// there.
     fn itemize_roots(&self, targets: &[RootTarget]) -> Result<()> {
         let itemizer = &self.report.itemizer;
         if !itemizer.is_on() {

@@ -18,9 +18,9 @@ use crate::locks::{OrderedMutex, place};
 /// The existing file is indexed so many bytes before and beyond the place where a piece is expected.
 const AHEAD: u64 = 64 << 20;
 
-/// After each piece that was not found, twice as many bytes beyond it, up to this number. So the start
-/// of a large file may have been deleted, and an existing file that has nothing is not read far in
-/// vain.
+/// After each piece that was not found, twice as many bytes beyond it are indexed, up to this
+/// number. So content is found even if the start of a large file was deleted, and of an existing
+/// file without common content not much is read.
 const AHEAD_MAX: u64 = 512 << 20;
 
 /// Bytes of an existing file that are indexed at first.

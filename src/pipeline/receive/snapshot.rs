@@ -128,7 +128,8 @@ impl Entries {
         }
     }
 
-    /// All entries of a directory are in place: removes those that this run has not announced.
+    /// All entries of a directory are in place: removes the other ones, which this run has not
+    /// announced.
     pub(super) fn settle_in_snapshot(&self, open: &OpenDirectory) {
         let Some(snapshot) = self.snapshot.get() else {
             return;
@@ -198,8 +199,8 @@ impl Entries {
             self.context().report_fault(&error, 0, 0);
         }
         if self.context().news.failures.has_some() || self.context().is_ending() {
-            let line = "fastcp: the snapshot is not complete, because something has failed; run the \
-                        same command again to resume it";
+            let line = "fastcp: the snapshot is not complete, because the copy has failed in \
+                        part; run the same command again to resume it";
             (self.sessions.tell)(line);
             if self.context().news.failures.has_some() {
                 snapshot.store.doubt();

@@ -1,5 +1,5 @@
-//! The receiver's side of sums: it computes the sums of its own directories and reports which
-//! entries of the source exist here, unchanged.
+//! The receiver's side of sums: it sums up the directories at the destination, and reports which
+//! entries of the source exist there unchanged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) struct OwnSums {
     differing_entries: usize,
 }
 
-/// What is in a directory.
+/// The entries of a directory.
 #[derive(Default)]
 struct EntriesThere {
     entries: u64,

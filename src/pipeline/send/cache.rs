@@ -119,9 +119,9 @@ impl CacheShare {
         self.cache.change(|state| state.end(self.host, key));
     }
 
-    /// Gets a chunk of `len` bytes at `offset`, which this host is to send now. Waits for a
-    /// limited time while another sender makes it, or while there is no room for it. `may_make` is
-    /// false if this host needs less than a chunk that others could send.
+    /// Gets a chunk of `len` bytes at `offset`, which this sender needs now. Waits for a limited
+    /// time while another sender makes it, or while there is no room for it. `may_make` is false if
+    /// this host needs less than a chunk that others could send.
     pub fn chunk(&self, key: CacheKey, offset: u64, len: u32, may_make: bool) -> Got {
         let CacheShare { cache, host } = self;
         let began = Instant::now();

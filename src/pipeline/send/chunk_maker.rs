@@ -56,7 +56,7 @@ impl ChunkMaker {
         }
     }
 
-    /// The chunk of a piece or a pack. None if nothing is to be sent now.
+    /// The chunk of a piece or a pack. None if there is nothing to send now.
     pub(super) fn chunk_for(
         &self,
         plan: &Plan,
@@ -141,7 +141,7 @@ impl ChunkMaker {
         }
     }
 
-    /// Uses a chunk from the cache instead of reading it. None if nothing of it is to be sent.
+    /// Uses a chunk from the cache instead of reading it. None if the receiver needs none of it.
     fn take_cached(&self, plan: &Plan, made: &CachedChunk, buffer: Buffer) -> Option<EncodedChunk> {
         match &plan.what {
             PlannedContent::Piece { file, .. } => self.take_piece(plan, file, made, buffer),

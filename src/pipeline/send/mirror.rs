@@ -1,8 +1,8 @@
 //! The sender's part in `--delete`: it tells the receiver the names in its directories, and answers
 //! which of the receiver's entries the source does not have.
 //!
-//! The answers come from the source as it is after the walk, so nothing is deleted that has appeared
-//! there since.
+//! It answers from the state of the source after the walk. So the receiver keeps entries that have
+//! appeared at the source during the copy.
 
 use std::collections::HashMap;
 use std::sync::Arc;

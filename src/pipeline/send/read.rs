@@ -205,7 +205,7 @@ impl SendReader {
             read as u64
         };
         let end = offset + there;
-        // If the receiver was already told of the end, it is told again.
+        // The receiver may know the end already; this repeats it.
         if there < len as u64 && file.reading.ends_at(end) {
             self.say_end(file, end, None);
         }

@@ -1,7 +1,7 @@
-//! Directories that the destination may have already. Their entries are held back and summed up; the
-//! receiver compares the sum with what it has, so an unchanged directory costs one sum on the wire
-//! and not one entry per file. Of a directory that differs, a short sum of each entry is sent, and
-//! only the entries that differ are announced.
+//! Directories that the destination may already have. The sender holds back their entries and sends
+//! one sum of them, which the receiver compares with its own. So an unchanged directory costs one
+//! sum on the wire and not one entry per file. If the sums differ, the sender sends a short sum of
+//! each entry, and announces only the entries that differ.
 //!
 //! A large directory is compared in parts from the start, so that few entries are held back.
 

@@ -21,7 +21,8 @@ use crate::transport::routes::{Route, addresses, no_port};
 use crate::units::printable;
 use crate::wire::message::{Listen, Message};
 
-/// When the host's further addresses are looked up, if the one that ssh reached has not answered.
+/// After this time, the host's further addresses are looked up if the address that ssh reached has
+/// not answered.
 const LOOK_UP_AFTER: Duration = Duration::from_millis(200);
 
 impl RouteChooser<'_> {

@@ -342,7 +342,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
-        // It reads nothing, so the kernel keeps what is written.
+        // It reads nothing, so the written bytes stay in the kernel.
         let (_peer, _) = listener.accept().await.unwrap();
         let mut link = Duplex::Tcp(socket);
         let (reader, mut writer) = link.split();

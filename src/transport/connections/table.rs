@@ -1,4 +1,5 @@
-//! The table of a session's connections: those that are up, and totals of those that have ended.
+//! The table of a session's connections: each connection that is up, and totals of all that have
+//! ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -152,7 +152,7 @@ struct CreditWindow {
     /// Bytes taken since credit was last granted.
     ungiven: u64,
     /// Bytes taken since the span began.
-    lately: u64,
+    in_span: u64,
     since: Instant,
 }
 
@@ -161,7 +161,7 @@ impl CreditWindow {
         CreditWindow {
             size: WINDOW_MIN,
             ungiven: 0,
-            lately: 0,
+            in_span: 0,
             since: now,
         }
     }
@@ -174,14 +174,14 @@ impl CreditWindow {
     /// Counts taken bytes; returns the credit to grant.
     fn taken(&mut self, bytes: u64, now: Instant) -> u64 {
         self.ungiven += bytes;
-        self.lately += bytes;
+        self.in_span += bytes;
         let mut more = 0;
         if now.saturating_duration_since(self.since) >= SPAN {
             // The window only grows: granted credit cannot be taken back.
-            let wanted = (2 * self.lately).clamp(WINDOW_MIN, WINDOW_MAX);
+            let wanted = (2 * self.in_span).clamp(WINDOW_MIN, WINDOW_MAX);
             more = wanted.saturating_sub(self.size);
             self.size += more;
-            (self.lately, self.since) = (0, now);
+            (self.in_span, self.since) = (0, now);
         }
         if more == 0 && self.ungiven < self.size / 4 {
             return 0;

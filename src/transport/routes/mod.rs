@@ -1,6 +1,6 @@
 //! Routes: the ways to make connections. Either end dials the other, or data goes through further
 //! ssh logins or inside the existing one. A route produces connections whose other end has proved
-//! itself, and does nothing else. If both ends are in this process, there is no route.
+//! itself, and does nothing else. A copy within one process needs no route.
 
 pub mod addresses;
 pub mod choice;
@@ -105,7 +105,7 @@ pub fn blocked(host: Option<&str>, why: impl fmt::Display) -> Error {
     Error::new(Kind::Connect, Side::Here, message)
 }
 
-/// Why there is no connection to `host`, which has no port for one.
+/// The reason why no connection to `host` is possible: it cannot open a port.
 pub fn no_port(host: &str) -> String {
     format!("no stream: {host} cannot open a port")
 }

@@ -1,9 +1,9 @@
 //! Data connections through further ssh logins, for networks where only ssh's port is open. Each
 //! login has its own TCP connection and window, so that several logins are faster than one.
 //!
-//! A further login never prompts. The first one runs alone. If it is refused (it would need a
-//! password, or a confirmation of a key), there is no second one. If a login is refused before it
-//! could authenticate (sshd's `MaxStartups`), the dialler retries it.
+//! A further login never prompts. The first one runs alone. If the host refuses it (it would need a
+//! password, or a confirmation of a key), the client tries no second one. If a login is refused
+//! before it could authenticate (sshd's `MaxStartups`), the dialler retries it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -165,7 +165,7 @@ fn other_flows_get_their_part_of_a_slow_link_and_leave_it_behind() {
                 .map(|(_, it)| it.decision.streams);
             most.max().expect("it was tuned")
         };
-        // Trials of twice as many are over by then, except the one that follows after 30 s.
+        // Trials of twice as many connections are over by then, except the one after 30 s.
         let (before, beside) = (at_work(20.0, 20.0), at_work(38.0, 40.0));
         assert!(
             beside <= 2 * before,

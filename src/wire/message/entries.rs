@@ -180,7 +180,7 @@ pub struct Missing {
 pub struct Ack {
     /// Chunks whose data is verified and written.
     pub chunks: NumberRanges,
-    /// Entries that are finished; directories as soon as they are created.
+    /// Finished entries; a directory counts when it is created.
     pub entries: NumberRanges,
     /// Entries that failed with their directory, which a `Fault` reports.
     pub failed: NumberRanges,

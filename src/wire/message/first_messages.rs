@@ -101,7 +101,7 @@ pub struct CopyOptions {
     /// Sources on other hosts go to the same destination in other sessions. Sent in the hello.
     #[serde(skip)]
     pub is_beside: bool,
-    /// What is kept besides content. Sent in [`Archive`](super::Message::Archive), except `-p`.
+    /// The metadata to keep. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,
     /// Which existing files stay. Sent in the same message.
@@ -110,7 +110,7 @@ pub struct CopyOptions {
     /// Modes and owners that copies get instead. Sent in the same message.
     #[serde(skip)]
     pub changes: Arc<MetadataChanges>,
-    /// What is deleted. Sent in the same message.
+    /// The entries to delete. Sent in the same message.
     #[serde(skip)]
     pub mirror: Mirror,
     /// `--backup`: where old versions go. Sent in the same message.
@@ -183,7 +183,7 @@ impl CopyOptions {
             ),
             (
                 self.mirror.deletes,
-                "a snapshot has only what the source has: leave out --delete with --snapshot",
+                "a snapshot has only the entries of the source: leave out --delete with --snapshot",
             ),
             (
                 self.backup.is_some(),

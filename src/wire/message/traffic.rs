@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::byte_strings;
 use crate::outcome::{Remembered, Verdict};
 
-/// Bytes of frames, sent through control where there is no data connection. Each message has at
-/// most [`DATA_MAX`] bytes, and the sum stays within the other end's `Credit`.
+/// Bytes of frames, sent through control while no data connection works. Each message has at most
+/// [`DATA_MAX`] bytes, and the sum stays within the other end's `Credit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Data {
     #[serde(with = "byte_strings")]

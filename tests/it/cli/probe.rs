@@ -1,4 +1,4 @@
-//! `--probe`: what it measures, and that it leaves nothing behind.
+//! `--probe`: its measurements, and that it leaves nothing behind.
 
 use std::time::Duration;
 

@@ -237,7 +237,7 @@ fn metadata_of_unchanged_files_is_corrected_without_their_content(case: &Case) {
     assert_kept(&tree.0, &case.dst.path("tree"));
 }
 
-/// Directories of all sizes: with a sum of their own, in parts, and without any entry.
+/// Directories of all sizes: with one sum, in parts, and without any entry.
 fn only_what_differs_in_a_directory_is_announced(case: &Case) {
     let tree = case.src.dir("tree");
     for number in 0..9000 {

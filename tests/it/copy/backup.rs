@@ -1,4 +1,4 @@
-//! `--backup`: what is replaced or deleted is kept. `--remove-source-files`: what is copied goes.
+//! `--backup` keeps replaced and deleted files; `--remove-source-files` removes copied ones.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, lchown};
@@ -140,7 +140,7 @@ fn a_backup_that_cannot_be_made_leaves_the_old_version(case: &Case) {
     assert_eq!(there.read("old/a"), b"old");
     for (flags, why) in [
         (["-b", "--inplace"], "--inplace"),
-        (["-b", "--suffix=a/b"], "no slash"),
+        (["-b", "--suffix=a/b"], "must not contain a slash"),
         (["-b", "--suffix="], "--backup-dir"),
         (["-a", "--suffix=x"], "add --backup"),
     ] {
@@ -273,7 +273,7 @@ fn copied_files_leave_the_source(case: &Case) {
     tree.file("excluded.o", "stays");
     let there = case.dst.dir("tree");
     let flags = ["-a", "--exclude=*.o"];
-    // An earlier run was killed before it removed what it had copied.
+    // An earlier run was killed before it removed its copied files.
     case.copy(&flags, "tree/sub", "tree").succeeds();
     let whole = Tree::read(&tree.0);
     let removing = [&flags[..], &["--remove-source-files", "--json", "-v"]].concat();

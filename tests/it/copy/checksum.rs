@@ -1,4 +1,4 @@
-//! `--checksum` and `--check`: content decides what is copied, and what differs is named.
+//! `--checksum` copies files by their content; `--check` names the differences.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

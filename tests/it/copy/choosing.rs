@@ -106,7 +106,7 @@ fn listed_files_keep_their_paths(case: &Case) {
     }
     assert_eq!(case.dst.meta("a/b/f2").ino(), case.dst.meta("d/hard").ino());
 
-    // Only what has its content copied is compared for deletions, and nothing if a name is missing.
+    // Deletions concern only directories whose content is copied, and nothing if a name is missing.
     case.dst.file("d/extra", "goes");
     case.dst.file("a/b/extra", "stays");
     case.dst.time("a/b", 1_000_000_000, 5);
@@ -274,7 +274,7 @@ fn lists_that_do_not_fit_are_refused(case: &Case) {
         ),
         (vec!["--files-from=far:/list"], "copy it here first"),
         (vec![&list[..], "--follow"], "cannot be combined"),
-        (vec!["--no-implied-dirs"], "goes with --relative"),
+        (vec!["--no-implied-dirs"], "needs --relative"),
         (vec!["-aR"], "write --relative"),
     ] {
         case.copy(&flags, "t", "").exits(2).says(why);
@@ -286,7 +286,7 @@ fn lists_that_do_not_fit_are_refused(case: &Case) {
         .exits(2)
         .says("is not a directory");
     let run = case.fastcp().arg(&list).arg("-").arg(case.dst("b"));
-    run.run().exits(2).says("a pipe or command is none");
+    run.run().exits(2).says("cannot be a pipe or command");
     let cut = case.scratch.file("cut", "t/./a\n").display().to_string();
     let cut = format!("--files-from={cut}");
     case.copy(&["--delete", &cut], "", "")
@@ -295,7 +295,7 @@ fn lists_that_do_not_fit_are_refused(case: &Case) {
     let stdin = ["--files-from=-", "--filter=merge -"];
     case.copy(&stdin, "t", "")
         .exits(2)
-        .says("stdin has the rules already");
+        .says("stdin is already the source of the filter rules");
     let nul = case.scratch.file("nul", "a\0b\n").display().to_string();
     case.copy(&["--files-from", &nul], "t", "")
         .exits(2)

@@ -243,7 +243,7 @@ fn a_device_gets_what_differs(case: &Case) {
     done.succeeds();
     assert!(device.content() == content);
     assert!(done.wire_bytes() < 3 * 4096 + DIGESTS, "{done}");
-    // A source that is shorter leaves the rest of the device as it is.
+    // A shorter source does not change the rest of the device.
     case.src.file("a", noise(2, MIB + 100));
     let to = case.to(device.path.as_os_str());
     let done = case.fastcp().args(FLAGS).arg(case.src("a")).arg(to).run();
@@ -322,7 +322,7 @@ fn an_interrupted_copy_compares_the_rest(case: &Case) {
         });
         kill_receiver(case, run);
         let wire = copied_from(case, source, &flags);
-        // A quarter of the second half, and what was missing of the first.
+        // A quarter of the second half, and the missing part of the first.
         assert!(wire < SIZE, "{source} {flags:?}: {wire} bytes on the wire");
     }
     // The destination has the file under another name, and there was time for a part of it.

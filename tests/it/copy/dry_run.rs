@@ -201,7 +201,7 @@ fn a_dry_run_deletes_nothing_and_obeys_max_delete(case: &Case) {
         assert!(planned.contains(line), "{planned:?}");
     }
     assert_eq!(there.names(), ["a", "y"]);
-    // Quiet: only the exit code, and what is asked for.
+    // Quiet: only the exit code, and the output of options that ask for it.
     there.file("x", "there");
     let quiet = case.copy(&["-nqa", "--delete"], "tree/", "tree");
     quiet.succeeds().is_silent();
@@ -368,7 +368,7 @@ fn what_a_copy_would_refuse_fails_in_a_dry_run(case: &Case) {
 
     for (flags, reason) in [
         (["-n", "--digests=x"], "--digests"),
-        (["-n", "--from-command=true"], "neither into a pipe"),
+        (["-n", "--from-command=true"], "cannot be a pipe or command"),
     ] {
         let words = if flags[1].starts_with("--from") { 0 } else { 1 };
         let sources = vec![case.src("tree/fine"); words];

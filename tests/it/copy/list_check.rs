@@ -79,7 +79,7 @@ fn a_list_names_what_differs_is_missing_or_cannot_be_read(case: &Case) {
     assert!(json.contains("\"missing\":1,\"same_files\":5"), "{json}");
     check(case, &["-q"], &list, "tree").exits(1).is_silent();
 
-    // What cannot be read is an error, and the others are compared.
+    // An unreadable file is an error; the others are compared.
     fs::remove_file(tree.path("loop")).expect("remove it");
     tree.link("loop", "loop");
     let failed = check(case, &[], &list, "tree");

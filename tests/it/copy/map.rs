@@ -118,7 +118,7 @@ fn parts_go_to_their_places_and_a_second_run_keeps_them(case: &Case) {
         assert_eq!(case.dst.meta(path).mtime(), 1_000_000_000, "{path}");
     }
 
-    // Only what has changed travels again.
+    // Only the changes are sent again.
     let before = case.dst.meta("wal/1").ino();
     case.src.file("pg/base/16384/sub/u", "changed");
     let done = copying(case, &["-a", "--itemize-changes"], &maps, "main").run();
@@ -243,7 +243,7 @@ fn a_dry_run_and_a_check_look_at_each_place(case: &Case) {
         "main",
     )
     .run();
-    done.exits(2).says("places that are apart");
+    done.exits(2).says("needs separate places");
 
     copying(case, &["-a", "--mkpath"], &maps, "main")
         .run()
@@ -344,14 +344,14 @@ fn mappings_that_cannot_work_are_refused(case: &Case) {
         (
             2,
             &[("base", "x"), ("pg_wal", "x")],
-            "places that are apart",
+            "needs separate places",
         ),
         (
             2,
             &[("base", "there"), ("pg_wal", "there/below")],
-            "places that are apart",
+            "needs separate places",
         ),
-        (2, &[("base", "main")], "places that are apart"),
+        (2, &[("base", "main")], "needs separate places"),
         (2, &[("../pg", "x")], "not a possible path below SOURCE"),
         (
             8,
@@ -397,7 +397,7 @@ fn mappings_that_cannot_work_are_refused(case: &Case) {
         ),
         (
             &["-a", "--map", "base=/x", "-", dst],
-            "a pipe or command is none",
+            "cannot be a pipe or command",
         ),
         (
             &["-aL", "--map", "base=/x", src, dst],

@@ -276,7 +276,7 @@ fn a_source_that_cannot_be_read_deletes_nothing(case: &Case) {
         fs::remove_dir_all(there.path(number.to_string())).expect("remove it");
     }
 
-    // A rule file that cannot be read: what it protects is unknown.
+    // A rule file that cannot be read: nobody knows which entries it protects.
     there.file("only there", "stays");
     tree.file("sub/.rules", "no rule\n");
     let with_rules = ["-a", "--delete", "--filter=: .rules"];

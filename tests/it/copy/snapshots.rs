@@ -39,11 +39,11 @@ fn forget(there: &Dir) {
     fs::remove_dir_all(there.path(STATE)).expect("remove it");
 }
 
-/// Calls `meanwhile` while the client stands still, so that its copy does not end.
-fn stopped(run: &run::Running, meanwhile: impl FnOnce()) {
+/// Calls `act` while the client is stopped, so that its copy does not end.
+fn stopped(run: &run::Running, act: impl FnOnce()) {
     let signal = |signal| kill_process(run.pid(), signal).expect("it runs");
     signal(Signal::STOP);
-    meanwhile();
+    act();
     signal(Signal::CONT);
 }
 

@@ -625,8 +625,8 @@ fn what_looks_like_a_journal_changes_no_directory(case: &Case) {
     }
 }
 
-/// The server is killed while it fills directories. The next run sets the modes of directories
-/// that the copy created, but not of those that others created or restricted since.
+/// The server is killed while it fills directories. The next run sets the modes of directories that
+/// the copy created, but not of directories that others created or restricted since.
 fn directories_of_a_killed_run_get_their_modes_with_such_a_key(case: &Case) {
     let tree = case.src.dir("tree");
     for name in ["made", "replaced", "changed"] {

@@ -121,7 +121,7 @@ fn a_list_that_breaks_the_rules_ends_the_session() {
         (13, vec![names(b"./a", true)]),
         (13, vec![other; 100]),
         (2, vec![names(&long, true)]),
-        // It reads nothing outside the source, and misses what is not there.
+        // It reads nothing outside the source, and reports missing files.
         (
             5,
             vec![names(b"../../etc/passwd\0", false), names(b"", true)],

@@ -1,5 +1,5 @@
-//! Peers that lie about what one end has and the other has not (`--delete`), or about copies that
-//! are durable (`--remove-source-files`).
+//! Peers that lie about the entries of one end (`--delete`), or about durable copies
+//! (`--remove-source-files`).
 
 use fastcp::mirror::NAME_SUMS_MAX;
 use fastcp::wire::message::{

@@ -27,7 +27,7 @@ ways! { push, pull =>
     an_ssh_stream_that_is_killed_is_logged_in_again,
 }
 
-/// Forces no route and prints the one that was used.
+/// Options that force no route and print the one in use.
 const FREE: [&str; 3] = ["--summary", "--streams=4", "-W"];
 
 #[track_caller]

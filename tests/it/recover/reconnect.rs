@@ -180,7 +180,7 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
         until("it goes on", || {
             (case.dst.partial_bytes() > before + size / 15).then_some(())
         });
-        // The first ones may have been those that only read ssh's configuration.
+        // The first ssh processes may only have read its configuration.
         let logins = logins();
         peaks.push(procs::peak_rss_bytes(run.pid()));
         until("every child is reaped", || {

@@ -380,7 +380,7 @@ impl<'a> Ground<'a> {
         want.0
             .extend(kept.map(|(path, node)| (path.clone(), node.clone())));
         let mut after = Tree::read(&self.copied.0);
-        // The end of the case finds those that may not stay.
+        // The end of the case finds the files that must not stay.
         after.0.retain(|path, _| !is_own(path));
         // A directory that only the destination has loses an entry, which changes its time.
         let extra = Path::new("extra");

@@ -135,8 +135,8 @@ impl Run {
         self
     }
 
-    /// Runs in a session of its own. Linux shares the processors among sessions first (autogroup),
-    /// so a run of the lowest priority makes progress beside other tests.
+    /// Runs in a new session (setsid). Linux shares the processors among sessions first
+    /// (autogroup), so a run of the lowest priority makes progress beside other tests.
     pub(crate) fn apart(mut self) -> Run {
         self.is_apart = true;
         self

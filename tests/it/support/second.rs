@@ -1,5 +1,5 @@
-//! A second copy with faults, chosen by a seed: what has changed since the first copy, the options,
-//! and the faults. The same seed makes the same script on every machine.
+//! A second copy with faults. A seed chooses the changes since the first copy, the options and the
+//! faults. The same seed makes the same script on every machine.
 
 use std::fmt;
 use std::fs;

@@ -17,7 +17,7 @@ impl EntryWriter<'_> {
         self.entries().rules.dry_run
     }
 
-    /// What would be done to the entry in `slot`. None if it would stay.
+    /// The change that a copy would make to the entry in `slot`. None if the entry would stay.
     ///
     /// # Errors
     /// If the copy would fail.

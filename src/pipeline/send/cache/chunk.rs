@@ -79,7 +79,7 @@ impl CacheKey {
     }
 }
 
-/// A chunk as it is sent, without its place and its seal, which each session adds.
+/// An encoded chunk, without its place and its seal, which each session adds.
 #[derive(Debug)]
 pub struct CachedChunk {
     pub digest: Digest,

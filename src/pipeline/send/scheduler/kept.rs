@@ -1,5 +1,5 @@
 //! Small files that the receiver has from an earlier session and verifies while other files are
-//! sent. For each, only what is needed to find the file again is kept, so the walk does not wait
+//! sent. Of each, the sender keeps only enough to find the file again, so the walk does not wait
 //! until all are verified. Files that the receiver finds damaged are packed and sent.
 
 use std::collections::BTreeMap;
