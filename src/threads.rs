@@ -1,4 +1,4 @@
-//! Starting of threads where the system may refuse them. A refusal is an error, not a panic.
+//! Creation of threads, which the system may refuse. A refusal is an error, not a panic.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

@@ -1,4 +1,5 @@
-//! The options that use earlier copies again, with rsync's names.
+//! The options for reusing earlier copies: `--link-dest` and `--copy-dest` as in rsync, and
+//! snapshots.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! The options that delete at either end, or keep what would be deleted, with rsync's names.
+//! The options for deleting at either end, and for backups, with rsync's names.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -2,9 +2,9 @@
 //! can send a signal at the death of a parent. But that depends on the thread that started the
 //! child, and reaches only the shell, not the pipeline that it runs.
 //!
-//! The watch notices the death of this process when its stdin ends, because only this process holds
-//! it open. It also holds a consumer's stdin (as its own stdout). If the process that feeds a
-//! consumer is killed, the watch must terminate the consumer before it sees a false end of data.
+//! The watchdog's stdin ends when this process dies, because only this process holds the other end
+//! of it open. The watchdog also holds a consumer's stdin open, as its own stdout. So if this
+//! process is killed, the consumer sees no false end of data before the watchdog terminates it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;

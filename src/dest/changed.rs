@@ -1,4 +1,4 @@
-//! What a copy changes of an existing entry, for `--itemize-changes`.
+//! The changes of a copy to an existing entry, for `--itemize-changes`.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a directory at the destination contains, as entries that can be compared with the source's.
+//! The entries of a directory at the destination, in a form that can be compared with the source's.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! 2026-11-22T020000Z/           a complete snapshot, named after the start of its copy in UTC
-//! latest -> 2026-11-22T020000Z  the newest that was completed
-//! .fastcp-snapshot-partial/     the one under way, or what an interrupted run left of it
-//! .fastcp-removing-DATE/        one that --keep is removing
-//! .fastcp-snapshots/lock        locked by the run that works here; it says which
-//! .fastcp-snapshots/boot        the boot in which the one under way was begun
-//! .fastcp-snapshots/*.journal   the journal of that copy
+//! latest -> 2026-11-22T020000Z  the newest complete snapshot
+//! .fastcp-snapshot-partial/     the unfinished snapshot, of this run or an interrupted one
+//! .fastcp-removing-DATE/        a snapshot that --keep is removing
+//! .fastcp-snapshots/lock        locked by the run that works here, and names it
+//! .fastcp-snapshots/boot        the boot in which the unfinished snapshot was begun
+//! .fastcp-snapshots/*.journal   the journal of the unfinished snapshot
 //! .fastcp-snapshots/DATE        an empty file: the snapshot DATE is complete
 //! ```
 //!
@@ -438,7 +438,7 @@ fn remove_hidden(container: &Arc<Dir>, rules: &Rules, is_ending: &dyn Fn() -> bo
     removed
 }
 
-/// Removes all entries of `dir` but those that `stays` keeps.
+/// Removes all entries of `dir` except those for which `stays` is true.
 ///
 /// # Errors
 /// If the directory cannot be read, or something cannot be removed.

@@ -299,7 +299,7 @@ fn what_a_command_wrote_or_read_is_certain_for_its_later_sessions_alone() {
     drop(second);
     let certain = |journal: &Journal| {
         let begun = journal.take_begun(&[1; 16]).unwrap();
-        assert_eq!(begun.bytes, 11 * C, "what was read is not there twice");
+        assert_eq!(begun.bytes, 11 * C, "read bytes do not count twice");
         Vec::from_iter(journal.certain(&begun).iter())
     };
     let of_run = |journal: &Journal, path: u8| {

@@ -81,7 +81,7 @@ mod tests {
         let second = room.enter(&pool).expect("4 are free");
         assert_eq!(pool.free(), 1);
         assert!(room.enter(&pool).is_none(), "1 is free");
-        assert_eq!(pool.free(), 1, "what was not enough is back");
+        assert_eq!(pool.free(), 1, "the one buffer is back");
         drop((first, second, used));
         assert_eq!(pool.free(), 8);
         assert!(LzmaRoom::new(0, 3).enter(&pool).is_none());

@@ -1,10 +1,10 @@
 //! The stages of a copy, with their threads, queues and back-pressure. [`send`] turns plans into
 //! frames, [`receive`] turns frames into files. A free connection takes the next frame.
 //!
-//! Four rules ensure that no two stages can wait for each other. The task that reads control never
-//! waits for another stage. No stage waits for a second
-//! buffer of the pool while it holds one. The reader of a connection takes its buffer only when a
-//! header has arrived. Chunks to be retransmitted wait in a separate list, which is never full.
+//! Four rules ensure that no two stages can wait for each other. The sender's task that reads
+//! control never waits for another stage. No stage waits for a second buffer of the pool while it
+//! holds one. The reader of a connection takes its buffer only when a header has arrived. Chunks to
+//! be retransmitted wait in a separate list, which is never full.
 
 pub mod budget;
 pub mod context;

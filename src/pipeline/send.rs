@@ -197,8 +197,8 @@ impl Sender {
         pushed == Some(true)
     }
 
-    /// Reads, encodes, frames and seals a chunk. None if nothing is to be sent now, or if the copy
-    /// ends.
+    /// Reads, encodes, frames and seals a chunk. None if there is nothing to send now, or if the
+    /// copy ends.
     fn frame_for(&self, plan: &Plan, worker: &mut SendWorker<'_>) -> Option<Frame> {
         if plan.nacks.load(Relaxed) >= NACKS_MAX {
             self.report.give_up(plan);

@@ -1,5 +1,5 @@
-//! The fastcp programs that can be placed on hosts without one: this program, and copies for other
-//! kinds of machines. Placed programs are identified by their BLAKE3.
+//! The fastcp programs that can be installed on hosts without one: this program, and builds for
+//! other processors. Installed programs are identified by their BLAKE3.
 
 pub mod placed;
 

@@ -7,7 +7,7 @@ use super::{Phase, Progress, Snapshot};
 pub struct InTurn(pub Vec<Arc<Progress>>);
 
 impl InTurn {
-    /// The running copy, with the number of those that are over.
+    /// The running copy, and the number of finished ones.
     ///
     /// # Panics
     /// If there are no copies.

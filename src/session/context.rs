@@ -147,7 +147,7 @@ impl ClientContext {
     }
 }
 
-/// What one copy shares with the copies of the same source to other hosts.
+/// State that one copy shares with the copies of the same source to other hosts.
 #[derive(Clone)]
 pub struct SharedSource {
     /// The index of this copy's destination.

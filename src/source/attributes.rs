@@ -1,4 +1,4 @@
-//! The extended attributes of what the walk finds.
+//! The extended attributes of the entries that the walk finds.
 
 use std::fs::File;
 use std::os::fd::AsFd;

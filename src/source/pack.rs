@@ -290,7 +290,7 @@ mod tests {
         assert!(crate::source::has_vanished(&gone));
         std::fs::write(&path, b"another").unwrap();
         let (_, stat) = found.open(Changes::Taken).unwrap();
-        assert_eq!(stat.st_size, 7, "what has its name now");
+        assert_eq!(stat.st_size, 7, "the file that has its name now");
     }
 
     #[test]

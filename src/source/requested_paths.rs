@@ -1,5 +1,5 @@
-//! What operands ask for whose files keep their paths (`--relative`), as the user's end checks it: the
-//! host of the sources expands `~` and patterns.
+//! The client's check of the paths that it requested with `--relative`. The host of the sources
+//! expands `~` and patterns, so the client cannot know these paths exactly.
 
 use super::pattern::{component_matches, is_pattern};
 use crate::file_list::{FileList, ListBuilder};

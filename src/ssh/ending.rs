@@ -1,4 +1,4 @@
-//! The reason why a far end's process ended, from its exit status and output.
+//! The reason why the server's process ended, found from its exit status and output.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;

@@ -1,4 +1,4 @@
-//! The network as the samples show it. Every decision is based on this.
+//! Facts about the network, computed from the samples. Every decision is based on them.
 
 use std::time::Duration;
 

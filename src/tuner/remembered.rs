@@ -1,4 +1,4 @@
-//! The settings that suited a pair of hosts last time, and the small file that keeps them.
+//! The settings that suited a pair of hosts in the last copy, and the small file that stores them.
 //!
 //! The file is safe to lose: an unreadable file counts as missing.
 

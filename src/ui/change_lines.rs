@@ -1,6 +1,5 @@
-//! The lines on stdout about what changes or differs at the destination (`--itemize-changes`,
-//! `--dry-run`, `--check`). A
-//! thread writes them, so that no caller waits for a slow reader.
+//! The lines on stdout about changes and differences at the destination (`--itemize-changes`,
+//! `--dry-run`, `--check`). A thread writes them, so that no caller waits for a slow reader.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

@@ -1,5 +1,6 @@
-//! A new version of a file that has equalled the existing file so far. No file is made for it before
-//! a byte differs, so a copy of the same content reads the existing file and writes nothing.
+//! A new version of a file that is equal to the existing file as far as it has arrived. The
+//! receiver makes no file for it until a byte differs, so a copy of the same content writes
+//! nothing.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,5 +1,6 @@
-//! Pieces whose anchors have come. To find one, much of an existing file may have to be read. So one
-//! worker at a time looks for them, one after another, and the others continue with data.
+//! The queue of pieces whose anchors have arrived. To find such a piece, a worker may have to read
+//! much of the existing file. So only one worker at a time searches, and the others continue with
+//! data.
 
 use std::collections::VecDeque;
 

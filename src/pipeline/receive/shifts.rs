@@ -1,9 +1,9 @@
 //! Content that has moved within a file: the places in the existing file where the pieces of the new
 //! version are.
 //!
-//! A shift is the distance from a place in the new version to the same content in the existing file.
-//! After an insertion, all content has the same shift, so the shift that was found last is tried
-//! first. Another one is found by the [anchors](crate::chunk::anchors) of an offered piece.
+//! A shift is the distance from a place in the new version to the same content in the existing
+//! file. After an insertion, all content has the same shift, so the shift that was found last is
+//! tried first. The [anchors](crate::chunk::anchors) of an offered piece lead to another one.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -6,9 +6,9 @@
 //! comes to it later reads it again. That costs more and gives the same bytes: the cache saves
 //! work and decides nothing about content.
 //!
-//! A host that lags holds the others back while the cache is full. They wait only while it takes
-//! a chunk from time to time, and only for a limited part of the copy's time. A host that has
-//! stopped, or is gone, holds nobody back.
+//! A slow host holds the others back while the cache is full. They wait only while it keeps taking
+//! chunks, and only for a limited part of the copy's time. A host that has stopped, or is gone,
+//! holds nobody back.
 
 mod chunk;
 mod hosts;

@@ -274,7 +274,7 @@ impl SendControl {
         Ok(())
     }
 
-    /// The receiver leaves an existing file as it is, makes no new one, or only plans to.
+    /// The receiver keeps an existing file unchanged, makes no new one, or only plans to.
     fn left(&self, entry: EntryId, left: LeftAs) {
         let is_placed = left != LeftAs::Staying;
         let Some(LeftFile { found, source }) = self.scheduler.leave(entry, is_placed) else {

@@ -68,8 +68,8 @@ impl SendReader {
         }
     }
 
-    /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None
-    /// if nothing of it is to be sent.
+    /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None if
+    /// the receiver needs none of it.
     pub(super) fn read_piece(
         &self,
         plan: &Plan,
@@ -102,7 +102,7 @@ impl SendReader {
         self.piece_is_read(plan, file, Chunk { place, buffer }, digest, is_there)
     }
 
-    /// The place of a piece. None if its file has failed or is to be read again; the piece is then
+    /// The place of a piece. None if its file has failed or must be read again; the piece is then
     /// not sent.
     pub(super) fn place_of_piece(&self, plan: &Plan, file: &SendFile) -> Option<ChunkPlace> {
         let PlannedContent::Piece { piece, .. } = &plan.what else {
@@ -122,7 +122,7 @@ impl SendReader {
         })
     }
 
-    /// Handles a piece whose digest is known. None if nothing of it is to be sent.
+    /// Handles a piece whose digest is known. None if the receiver needs none of it.
     pub(super) fn piece_is_read(
         &self,
         plan: &Plan,

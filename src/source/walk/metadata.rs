@@ -32,7 +32,7 @@ impl WalkMetadata {
         self.unread_attributes
     }
 
-    /// True if a special file is made anew at the destination.
+    /// True if the destination gets a special file of this type.
     pub(super) fn takes_special(&self, file_type: FileType) -> bool {
         SpecialFile::of(file_type).is_some_and(|special| match special.is_device() {
             true => self.keep.devices,

@@ -90,8 +90,8 @@ impl FirstNames {
         }
     }
 
-    /// Forgets all files, because none of them gets further names. `distinct`: no name of those that
-    /// follow comes twice.
+    /// Forgets all files, because none of them gets further names. `distinct`: no later name occurs
+    /// twice.
     pub(super) fn forget_all(&mut self, distinct: bool) {
         *self = FirstNames {
             unlinked: self.unlinked,

@@ -58,7 +58,7 @@ fn interfaces() -> Vec<IpAddr> {
         .collect()
 }
 
-/// The other end's announced addresses, except malformed ones and those that cannot be dialled.
+/// The other end's announced addresses, except malformed ones and ones that cannot be dialled.
 /// Zones are cut off, since a zone has a meaning only on the host that dials. Link-local addresses
 /// are dropped, since they need the dialling host's zone.
 pub fn announced(listen: &Listen) -> Vec<SocketAddr> {

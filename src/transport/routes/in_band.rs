@@ -1,5 +1,5 @@
-//! A data connection inside control, used until there is another. Its frames are sent in pieces,
-//! each a `Data` message, limited by the `Credit` that the receiver has granted.
+//! A data connection inside the control connection, used until another one works. Its frames are
+//! sent in pieces, each a `Data` message, limited by the `Credit` that the receiver has granted.
 //!
 //! Control must not wait for data. So a piece is small and queues behind every other message, and
 //! the window holds about a second of data. The reader of control only queues the pieces. It

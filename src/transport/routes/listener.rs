@@ -53,8 +53,7 @@ impl Listener {
         Err(refusal)
     }
 
-    /// Accepts connections and hands on those that prove themselves, until `hand_on` returns
-    /// false.
+    /// Accepts connections and hands on each one that proves itself, until `hand_on` returns false.
     pub async fn run(self, keyring: Arc<Keyring>, mut hand_on: impl FnMut(Connection) -> bool) {
         let mut unproven = Unproven::default();
         loop {

@@ -47,7 +47,7 @@ fn questions(run: &Running) -> usize {
 /// Types `answer` to the question with this number, once the terminal no longer echoes.
 fn answer(terminal: &Terminal, run: &Running, number: usize, answer: &str) {
     until("ssh asks", || (questions(run) == number).then_some(()));
-    until("what is typed is hidden", || {
+    until("typed text is hidden", || {
         (!terminal.echoes()).then_some(())
     });
     terminal.type_in(&format!("{answer}\n"));
@@ -205,7 +205,7 @@ fn a_signal_to_fastcp_alone_gives_the_echo_back(case: &Case) {
         let terminal = Terminal::open(200, 24);
         let run = on(&terminal, case.copying(&[], "a", "a"));
         until("ssh asks", || (questions(&run) == 1).then_some(()));
-        until("what is typed is hidden", || {
+        until("typed text is hidden", || {
             (!terminal.echoes()).then_some(())
         });
         run.signal(signal);

@@ -143,7 +143,7 @@ fn replay(control: &mut Control, said: &str) {
                 stream.read_exact(&mut answer).expect("an answer");
             }
             ("await", _) => drop(await_kind(control, rest)),
-            _ => panic!("what is {line}?"),
+            _ => panic!("unknown line: {line}"),
         }
     }
 }
@@ -263,7 +263,7 @@ fn replay_server(control: &mut Control, direction: Direction, said: &str) {
                 stream.read_exact(&mut rest).expect("all of it");
             }
             ("await", _) => drop(await_kind(control, rest)),
-            _ => panic!("what is {line}?"),
+            _ => panic!("unknown line: {line}"),
         }
     }
     control.hear_out();

@@ -144,7 +144,7 @@ fn a_rate_is_changed_while_the_copy_runs(case: &Case) {
         (!case.dst.partials().is_empty()).then_some(())
     });
     case.scratch.file("rate", "fast");
-    procs::until("it is told", || {
+    procs::until("the user is told", || {
         run.stderr
             .text()
             .contains("the rate limit is unchanged")

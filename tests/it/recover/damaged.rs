@@ -442,7 +442,7 @@ fn what_is_missing_comes_before_small_files_are_read(case: &Case) {
     until("the big file is there", || there.has(&big).then_some(()));
     inject.wait_until_struck(1);
     let has_both = there.has("linked") && there.has(small(3));
-    assert!(!has_both, "a further name of what was not read");
+    assert!(!has_both, "a further name of a file that was not read");
     inject.release();
     let done = run.wait();
     done.succeeds();

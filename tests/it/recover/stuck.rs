@@ -68,7 +68,7 @@ fn a_write_of_an_earlier_reading_holds_one_file_up(case: &Case) {
     held.wait_until_struck(2);
     tree.append("a", "more");
     let journal = until("there is a journal", || case.dst.journals().pop());
-    until("what was written is dropped", || {
+    until("the written data is dropped", || {
         has_dropped(&journal).then_some(())
     });
     held.release_first(1);

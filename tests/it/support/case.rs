@@ -351,7 +351,7 @@ fn sweep(dir: &Path) {
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => sweep(&entry.path()),
             Ok(kind) if kind.is_file() && is_own => {
-                std::fs::remove_file(entry.path()).expect("remove what was left");
+                std::fs::remove_file(entry.path()).expect("remove the rest");
             }
             _ => {}
         }

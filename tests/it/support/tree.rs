@@ -200,7 +200,7 @@ impl Dir {
     /// Removes the files that an interrupted copy left here for a resume.
     pub(crate) fn sweep(&self) {
         for left in self.own("") {
-            fs::remove_file(left).expect("remove what was left");
+            fs::remove_file(left).expect("remove the rest");
         }
     }
 

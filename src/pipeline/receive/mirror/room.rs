@@ -1,5 +1,5 @@
-//! Room for entries where the destination has something of another kind. It would be deleted at the
-//! end, but then the entry could not get its place.
+//! Room for an entry whose place at the destination is taken by an entry of another kind. That one
+//! must be deleted before the end of the copy, or the new entry could not get its place.
 
 use std::cell::RefCell;
 
