@@ -182,15 +182,12 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--preallocate"],
-        "fastcp has no such option; a file takes its space while it is written",
+        "a file takes its space while fastcp writes it",
     ),
-    (
-        &["--iconv"],
-        "fastcp has no such option; names keep their bytes",
-    ),
+    (&["--iconv"], "names keep their bytes"),
     (
         &["--copy-devices", "--write-devices"],
-        "a device that is SOURCE is read, and a block device that is DEST is written, in any case",
+        "fastcp reads a device that is SOURCE, and writes a block device that is DEST, in any case",
     ),
     (
         &["--max-alloc"],
@@ -198,7 +195,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--checksum-choice", "--cc", "--checksum-seed"],
-        "fastcp has no such option; contents are compared and verified by BLAKE3",
+        "fastcp compares and verifies content by BLAKE3",
     ),
     (
         &["--dirs", "-d", "--old-dirs"],
@@ -346,9 +343,9 @@ mod tests {
             ("--contimeout 5 a h:", "--timeout TIME"),
             ("--open-noatime a h:", "mounted with noatime"),
             ("--delete-missing-args a h:", "of a missing SOURCE stays"),
-            ("--preallocate a h:", "while it is written"),
+            ("--preallocate a h:", "while fastcp writes it"),
             ("--iconv=utf8 a h:", "keep their bytes"),
-            ("--copy-devices a h:", "that is SOURCE is read"),
+            ("--copy-devices a h:", "a device that is SOURCE"),
             ("--max-alloc=1G a h:", "--memory SIZE"),
             ("--checksum-choice=md5 a h:", "by BLAKE3"),
             ("--stream 4 a h:", "did you mean --streams?"),
