@@ -49,9 +49,9 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "is not replaced or deleted, because it has no backup: fastcp does not know where \
-                        its directory is below the destination, so it has no place in --backup-dir. \
-                        Leave out --backup-dir: -b keeps backups beside their files";
+const NO_PLACE: &str = "stays, since fastcp cannot make its backup: the path of its directory below \
+                        the destination, which --backup-dir needs, is unknown; write -b instead, \
+                        which keeps backups beside their files";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;
@@ -222,7 +222,7 @@ impl Backups {
             name.extend_from_slice(&self.place.suffix);
             let backup = Name::try_from(name.clone()).map_err(|_| {
                 let message =
-                    format!("has no backup: its name would be longer than {NAME_MAX} bytes");
+                    format!("stays: the name of its backup would have more than {NAME_MAX} bytes");
                 Error::new(Kind::Write, Side::Dest, message).at(slot.path())
             })?;
             let backup = EntrySlot::new(dir.clone(), backup);
@@ -245,7 +245,10 @@ impl Backups {
         let key = key_of(backup);
         let mut state = self.state.lock();
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
-            return Err(slot.refused("has no backup: too many files of this copy have the suffix"));
+            return Err(slot.refused(
+                "stays, since fastcp cannot make its backup: too many files of this copy have the \
+                 suffix",
+            ));
         }
         Ok(!state.taken.contains(&key) && state.made.insert(key))
     }

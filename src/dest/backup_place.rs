@@ -42,7 +42,7 @@ impl Backups {
         for target in targets {
             let landing = &target.landing;
             if landing.device().is_some() || matches!(landing, Landing::Exit(_)) {
-                let message = "is a device or pipe, which has no backup: leave out --backup";
+                let message = "is a device or pipe, so no backup is possible: leave out --backup";
                 return Err(usage(&landing.path(), message));
             }
         }

@@ -156,7 +156,7 @@ impl Basis {
             }
             BasisContent::OnDisk(readback) => {
                 if !readback.prepare(&range) {
-                    let what = "the disk has not taken all of it";
+                    let what = "not all of it is on the disk yet";
                     return Err(io::Error::other(what));
                 }
                 readback.read(into, offset)?;

@@ -26,8 +26,8 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
     for (source, target) in sources.iter().zip(resolved) {
         if let Some(first) = seen.insert(target.key(source), source) {
             let message = format!(
-                "{} and {} would get the same name; copy them to different names, or one by one \
-                 (not with --delete; without a slash at the end, a directory keeps its own name)",
+                "{} and {} would get the same name; copy them to different names, or one after the \
+                 other without --delete (a directory without a slash at its end keeps its name)",
                 first.shown(),
                 source.shown()
             );

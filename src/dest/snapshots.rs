@@ -357,7 +357,7 @@ impl SnapshotStore {
             }
         }
         let message =
-            "has snapshots or other entries for all names of this minute; copy again later";
+            "has entries with all names that a snapshot of this minute can get; copy again later";
         Err(refused(&self.container, message))
     }
 
