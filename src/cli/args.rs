@@ -465,7 +465,7 @@ impl Ignored {
             (
                 self.through_here,
                 "-3",
-                "data goes between the hosts, or through here if it must",
+                "data between two hosts goes directly, or through this machine if necessary",
             ),
             (self.old_protocol, "-O", "fastcp uses its own protocol"),
             (

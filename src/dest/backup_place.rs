@@ -138,8 +138,8 @@ fn usage(path: &Path, message: &str) -> Error {
     Error::new(Kind::Usage, Side::Dest, message).at(path)
 }
 
-const APPEARED: &str = "was made during this copy, by the copy itself or by another process, so nothing \
-                        is kept there: choose another --backup-dir, or copy again";
+const APPEARED: &str = "was made during this copy, by the copy itself or by another process, so \
+                        fastcp keeps no backup there: choose another --backup-dir, or copy again";
 
 const IS_ABOVE: &str = "contains the directory that the copy goes into, so backups could replace its \
                         files: choose another --backup-dir";
