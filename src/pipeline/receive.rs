@@ -25,7 +25,6 @@ pub mod entry_table;
 pub mod entry_writer;
 pub mod files;
 mod hard_links;
-mod itemized;
 mod itemizer;
 pub mod jobs;
 pub mod journal_sync;
@@ -100,7 +99,7 @@ pub struct Receiver {
 impl Receiver {
     pub fn new(context: Context, opener: Opener, rules: Rules, sessions: Sessions) -> Receiver {
         let context = Arc::new(context);
-        let entries = Entries::new(Report::new(context.clone()), rules, sessions);
+        let entries = Entries::new(Report::new(context.clone(), &rules), rules, sessions);
         let entries = Arc::new(entries);
         let files = Arc::new(Files::new(entries.clone()));
         Receiver {

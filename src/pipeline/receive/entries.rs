@@ -235,12 +235,17 @@ impl Entries {
             listed,
             ..
         } = file;
-        let item = self.change(slot, entry, listed.as_ref(), false)?;
+        let item = self
+            .report
+            .itemizer
+            .change(slot, entry, listed.as_ref(), false)?;
         if !self.rules.dry_run {
             self.correct_metadata(file, unchanged)?;
         }
         let existing = unchanged.existing();
-        self.itemize(item, entry, Some((existing.dev, existing.ino)));
+        self.report
+            .itemizer
+            .report(item, entry, Some((existing.dev, existing.ino)));
         Ok(())
     }
 
@@ -468,9 +473,9 @@ impl Entries {
             list.remember(&entry, digest);
         }
         if let Some(existing) = existing {
+            let inode = (existing.dev, existing.ino);
             let itemizer = &self.report.itemizer;
-            let path = itemizer.path(listed.as_ref());
-            itemizer.add_first(&entry, &path, Some((existing.dev, existing.ino)));
+            itemizer.note_first(&entry, listed.as_ref(), Some(inode));
         }
         context.progress.add_resumed(entry.size);
         context.progress.add_resumed_files(1);
@@ -526,7 +531,7 @@ impl Entries {
         let mut table = self.table();
         if table.take_done() {
             drop(table);
-            self.report.itemizer.flush(self.context());
+            self.report.itemizer.flush();
             if self.mirror.begin(&self.report) && self.removal.is_over(RemovalStep::Placed, self) {
                 self.complete();
             }
@@ -621,7 +626,7 @@ impl Entries {
 
     /// Ends the copy: everything is in place.
     fn complete(&self) {
-        self.report.itemizer.flush(self.context());
+        self.report.itemizer.flush();
         self.settle_journal_sync();
         self.journal_done();
         if let Some(list) = &self.context().digests {

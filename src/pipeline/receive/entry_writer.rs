@@ -14,6 +14,7 @@ use super::destination::CopyDestination;
 use super::entries::Entries;
 use super::entry_table::Location;
 use super::files::Files;
+use super::itemizer::Itemizer;
 use super::jobs::Job;
 use super::open_file::IncomingFile;
 use super::restored::span;
@@ -51,7 +52,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
     receiver.messages.take_all(|message| {
         if !receiver.context.is_ending() {
             writer.take(message);
-            receiver.entries.report.itemizer.flush(&receiver.context);
+            receiver.entries.report.itemizer.flush();
         }
     });
 }
@@ -185,6 +186,10 @@ impl EntryWriter<'_> {
 
     fn entries(&self) -> &Entries {
         &self.receiver.entries
+    }
+
+    fn itemizer(&self) -> &Itemizer {
+        &self.entries().report.itemizer
     }
 
     fn files(&self) -> &Files {
@@ -489,7 +494,8 @@ impl EntryWriter<'_> {
                 };
                 let entries = self.entries();
                 let is_at = (first, from.inode);
-                let item = entries.change_of_link(Some(&slot), &entry, is_at, listed.as_ref());
+                let itemizer = self.itemizer();
+                let item = itemizer.change_of_link(Some(&slot), &entry, is_at, listed.as_ref());
                 if let (Some(list), Some(listed)) = (&self.context().digests, listed) {
                     list.add_link(&entry, first, listed);
                 }
@@ -532,7 +538,7 @@ impl EntryWriter<'_> {
     /// A symbolic link or a special file.
     fn link(&self, entry: &Entry, slot: &EntrySlot, listed: Option<&ListedPath>) {
         let rules = &self.entries().rules;
-        let item = self.entries().change(slot, entry, listed, false);
+        let item = self.itemizer().change(slot, entry, listed, false);
         let item = item.and_then(|item| self.entries().make_room(slot, entry).map(|()| item));
         let placed = item.and_then(|item| match entry.kind {
             // False if it could not be made, which is counted, or stays.
@@ -664,9 +670,9 @@ impl EntryWriter<'_> {
 
     /// Finds out what changes when this file is in place.
     fn itemize_file(&self, file: &IncomingFile) -> Result<()> {
-        let (entries, listed) = (self.entries(), file.listed.as_ref());
-        let item = entries.change(&file.slot, &file.entry, listed, true)?;
-        entries.itemize_later(item, &file.entry);
+        let (itemizer, listed) = (self.itemizer(), file.listed.as_ref());
+        let item = itemizer.change(&file.slot, &file.entry, listed, true)?;
+        itemizer.report_later(item, &file.entry);
         Ok(())
     }
 
@@ -728,9 +734,9 @@ impl EntryWriter<'_> {
     /// Opens the pipe that an entry is written to.
     fn to_pipe(&self, entry: Entry, sink: &SinkSpec, place: (Option<ListedPath>, Hash)) -> Want {
         let (id, parent) = (entry.id, entry.parent);
-        let entries = self.entries();
-        let item = entries.change_of_new(ItemAction::Sent, &entry, place.0.as_ref());
-        entries.itemize_later(item, &entry);
+        let itemizer = self.itemizer();
+        let item = itemizer.change_of_new(ItemAction::Sent, &entry, place.0.as_ref());
+        itemizer.report_later(item, &entry);
         let opened = self.files().begin_output(entry, sink, place);
         self.or_skip(opened, id, parent)
     }
@@ -780,8 +786,8 @@ impl EntryWriter<'_> {
         listed: Option<ListedPath>,
         path: Hash,
     ) {
-        let entries = self.entries();
-        let old = entries.report.itemizer.status_before(dir.identity());
+        let (entries, itemizer) = (self.entries(), self.itemizer());
+        let old = itemizer.status_before(dir.identity());
         let entered = match self.is_dry() {
             true => Ok(Directory::look(dir)),
             false if entries.snapshot.get().is_some_and(|it| it.has_made(&dir)) => {
@@ -791,8 +797,8 @@ impl EntryWriter<'_> {
         };
         let made = entered.and_then(|directory| {
             let item =
-                entries.change_of_directory(&directory, old.as_ref(), &entry, listed.as_ref())?;
-            entries.itemize(item, &entry, None);
+                itemizer.change_of_directory(&directory, old.as_ref(), &entry, listed.as_ref())?;
+            itemizer.report(item, &entry, None);
             Ok(directory)
         });
         self.directory(entry, made, listed, path);
@@ -800,8 +806,8 @@ impl EntryWriter<'_> {
 
     /// A directory below another one.
     fn directory_in(&self, entry: Entry, slot: &EntrySlot, listed: Option<ListedPath>, path: Hash) {
-        let entries = self.entries();
-        let is_on = entries.report.itemizer.is_on();
+        let (entries, itemizer) = (self.entries(), self.itemizer());
+        let is_on = itemizer.is_on();
         let old = is_on.then(|| dest::status(slot)).transpose();
         let found = old.and_then(|old| {
             let backup = entries.rules.backup.as_ref();
@@ -841,16 +847,16 @@ impl EntryWriter<'_> {
             Ok((directory, old.flatten()))
         });
         let made = match found {
-            Ok((Some(directory), old)) => entries
+            Ok((Some(directory), old)) => itemizer
                 .change_of_directory(&directory, old.as_ref(), &entry, listed.as_ref())
                 .map(|item| {
-                    entries.itemize(item, &entry, None);
+                    itemizer.report(item, &entry, None);
                     directory
                 }),
             // It takes the place of something else, so that is no new name for `--existing`.
             Ok((None, Some(_))) => {
-                let item = entries.change_of_new(ItemAction::Made, &entry, listed.as_ref());
-                entries.itemize(item, &entry, None);
+                let item = itemizer.change_of_new(ItemAction::Made, &entry, listed.as_ref());
+                itemizer.report(item, &entry, None);
                 self.would_make(entry, listed);
                 return;
             }
@@ -915,7 +921,7 @@ impl EntryWriter<'_> {
     fn link_placed(&self, entry: &Entry, placed: Result<Option<ItemizedEntry>>) {
         match placed {
             Ok(item) => {
-                self.entries().itemize(item, entry, None);
+                self.itemizer().report(item, entry, None);
                 if let Some(list) = &self.context().digests {
                     list.links_placed(entry.id..entry.id.saturating_add(1));
                 }

@@ -137,7 +137,7 @@ impl Files {
             }
         }
         self.context().progress.end_name(id);
-        itemizer.placed(self.context(), id);
+        itemizer.placed(id);
         self.entries.would_be_placed(id, parent);
     }
 

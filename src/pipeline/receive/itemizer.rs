@@ -1,18 +1,21 @@
-//! The receiver's record of what changes at the destination (`--itemize-changes`, `--dry-run`). It
-//! collects the changes into messages for the user's end.
+//! The receiver's record of what changes at the destination (`--itemize-changes`, `--dry-run`). A
+//! change is found out before the entry is placed, and reported afterwards. Changes are collected
+//! into messages for the user's end.
 
 use std::collections::HashMap;
 use std::mem::take;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::Stat;
 
+use crate::dest::{self, Directory, EntrySlot, Rules};
+use crate::error::Result;
 use crate::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use crate::manifest::{Entry, EntryId, EntryKind, LINKED_BYTES_MAX, linked_weight};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
-use crate::wire::message::{CopyOptions, ItemizedEntries, Message};
+use crate::wire::message::{ItemizedEntries, Message};
 
 /// Changes in one message, and about how many bytes they take.
 const SAID_MAX: usize = 256;
@@ -22,6 +25,8 @@ const SAID_BYTES_MAX: usize = 64 << 10;
 const PATH_MAX: usize = 256 << 10;
 
 pub(super) struct Itemizer {
+    context: Arc<Context>,
+    rules: Rules,
     is_on: bool,
     /// The user wants each change, and not only the sums.
     lists: bool,
@@ -51,17 +56,20 @@ struct LinkedFiles {
 
 /// The first name of a file with several names.
 #[derive(Clone, Debug)]
-pub(super) struct FirstName {
-    pub path: Vec<u8>,
+struct FirstName {
+    path: Vec<u8>,
     /// Device and inode of the existing file that stays. None if the file is new.
-    pub inode: Option<(u64, u64)>,
+    inode: Option<(u64, u64)>,
 }
 
 impl Itemizer {
-    pub(super) fn new(options: &CopyOptions) -> Itemizer {
+    pub(super) fn new(context: Arc<Context>, rules: Rules) -> Itemizer {
+        let options = &context.options;
         Itemizer {
             is_on: options.itemizes || options.dry_run,
             lists: options.itemizes,
+            context,
+            rules,
             landed: OnceLock::new(),
             unsaid: Mutex::default(),
             under_way: Mutex::default(),
@@ -89,8 +97,122 @@ impl Itemizer {
         self.before.lock().get(&identity).copied()
     }
 
+    /// The change to the entry in `slot`; with `is_sent` a file's content is written. None if the
+    /// user does not want to know.
+    ///
+    /// # Errors
+    /// If the existing entry cannot be looked at.
+    pub(super) fn change(
+        &self,
+        slot: &EntrySlot,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        is_sent: bool,
+    ) -> Result<Option<ItemizedEntry>> {
+        if !self.is_on {
+            return Ok(None);
+        }
+        let changes = match &slot.device {
+            None => {
+                let old = dest::status(slot)?;
+                dest::changes(slot, entry, old.as_ref(), is_sent, &self.rules)?
+            }
+            Some(_) => {
+                let written = ItemChanges {
+                    time_of_copy: true,
+                    ..ItemChanges::default()
+                };
+                (ItemAction::Sent, written)
+            }
+        };
+        Ok(Some(self.item(entry, listed, changes, None)))
+    }
+
+    /// The same for a new entry, in a place where nothing exists.
+    pub(super) fn change_of_new(
+        &self,
+        action: ItemAction,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+    ) -> Option<ItemizedEntry> {
+        let change = (action, ItemChanges::of_new());
+        let item = || self.item(entry, listed, change, None);
+        self.is_on.then(item)
+    }
+
+    /// The same for a directory. `old` is its status before the copy, if it existed.
+    pub(super) fn change_of_directory(
+        &self,
+        directory: &Directory,
+        old: Option<&Stat>,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+    ) -> Result<Option<ItemizedEntry>> {
+        if !self.is_on {
+            return Ok(None);
+        }
+        let Some(old) = old.filter(|_| !directory.made()) else {
+            return Ok(self.change_of_new(ItemAction::Made, entry, listed));
+        };
+        if entry.is_plain() {
+            return Ok(None);
+        }
+        let dir = directory.dir();
+        let changes = dest::changes_of_directory(dir, entry, old, &self.rules)?;
+        let change = (ItemAction::Corrected, changes);
+        Ok(Some(self.item(entry, listed, change, None)))
+    }
+
+    /// The same for a hard link to the file with the number `first`, which is at `inode` if that is
+    /// known. None too if the entry is such a link already. Without a slot nothing is there.
+    pub(super) fn change_of_link(
+        &self,
+        slot: Option<&EntrySlot>,
+        entry: &Entry,
+        (first, inode): (EntryId, Option<(u64, u64)>),
+        listed: Option<&ListedPath>,
+    ) -> Result<Option<ItemizedEntry>> {
+        if !self.is_on {
+            return Ok(None);
+        }
+        let first = self.first(first, entry);
+        let inode = inode.or(first.as_ref().and_then(|first| first.inode));
+        let target = first.map(|first| first.path);
+        let Some(slot) = slot else {
+            let change = (ItemAction::Linked, ItemChanges::of_new());
+            return Ok(Some(self.item(entry, listed, change, target)));
+        };
+        let old = dest::status(slot)?;
+        if inode.is_some() && inode == old.map(|old| (old.st_dev, old.st_ino)) {
+            return Ok(None);
+        }
+        let change = dest::changes(slot, entry, old.as_ref(), false, &self.rules)?;
+        Ok(Some(self.item(entry, listed, change, target)))
+    }
+
+    /// Reports a change that was made. `inode` is that of an existing file that stays.
+    pub(super) fn report(
+        &self,
+        item: Option<ItemizedEntry>,
+        entry: &Entry,
+        inode: Option<(u64, u64)>,
+    ) {
+        if let Some(item) = item {
+            self.add_first(entry, &item.path, inode);
+            self.add(item);
+        }
+    }
+
+    /// Keeps a change until the file is in place.
+    pub(super) fn report_later(&self, item: Option<ItemizedEntry>, entry: &Entry) {
+        if let Some(item) = item {
+            self.add_first(entry, &item.path, None);
+            self.under_way.lock().insert(entry.id, item);
+        }
+    }
+
     /// The path below the destination.
-    pub(super) fn path(&self, listed: Option<&ListedPath>) -> Vec<u8> {
+    fn path(&self, listed: Option<&ListedPath>) -> Vec<u8> {
         let Some(listed) = listed else {
             return Vec::new();
         };
@@ -105,7 +227,7 @@ impl Itemizer {
     }
 
     /// A change of an entry. `target` is for hard links.
-    pub(super) fn item(
+    fn item(
         &self,
         entry: &Entry,
         listed: Option<&ListedPath>,
@@ -138,7 +260,7 @@ impl Itemizer {
     }
 
     /// Reports a change. One that corrects nothing is left out.
-    pub(super) fn add(&self, context: &Context, item: ItemizedEntry) {
+    pub(super) fn add(&self, item: ItemizedEntry) {
         if item.action == ItemAction::Corrected && item.changes.is_none() || !self.lists {
             return;
         }
@@ -149,7 +271,7 @@ impl Itemizer {
         if is_full {
             let full = take(&mut *unsaid);
             drop(unsaid);
-            say(context, full.changes);
+            self.say(full.changes);
         }
     }
 
@@ -179,20 +301,15 @@ impl Itemizer {
         }
     }
 
-    /// Keeps the change of a file that is on its way.
-    pub(super) fn begin(&self, id: EntryId, item: ItemizedEntry) {
-        self.under_way.lock().insert(id, item);
-    }
-
     /// The file is in place.
-    pub(super) fn placed(&self, context: &Context, id: EntryId) {
+    pub(super) fn placed(&self, id: EntryId) {
         if !self.is_on {
             return;
         }
         let item = self.under_way.lock().remove(&id);
         if let Some(item) = item {
-            self.add(context, item);
-            self.flush(context);
+            self.add(item);
+            self.flush();
         }
     }
 
@@ -204,18 +321,30 @@ impl Itemizer {
     }
 
     /// Sends the collected changes.
-    pub(super) fn flush(&self, context: &Context) {
+    pub(super) fn flush(&self) {
         if !self.is_on {
             return;
         }
         let unsaid = take(&mut *self.unsaid.lock());
         if unsaid.changes != ItemizedEntries::default() {
-            say(context, unsaid.changes);
+            self.say(unsaid.changes);
         }
     }
 
-    /// Notes the first name of a file that gets hard links.
-    pub(super) fn add_first(&self, entry: &Entry, path: &[u8], inode: Option<(u64, u64)>) {
+    /// Notes the first name of a file that gets hard links. `inode` as in
+    /// [`report`](Itemizer::report).
+    pub(super) fn note_first(
+        &self,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        inode: Option<(u64, u64)>,
+    ) {
+        if self.is_on {
+            self.add_first(entry, &self.path(listed), inode);
+        }
+    }
+
+    fn add_first(&self, entry: &Entry, path: &[u8], inode: Option<(u64, u64)>) {
         let is_file = entry.kind == EntryKind::File;
         if !self.is_on || !is_file || entry.links <= 1 {
             return;
@@ -232,7 +361,7 @@ impl Itemizer {
     }
 
     /// The first name of the file that `entry` is a further name of, if it is known.
-    pub(super) fn first(&self, first: EntryId, entry: &Entry) -> Option<FirstName> {
+    fn first(&self, first: EntryId, entry: &Entry) -> Option<FirstName> {
         let mut firsts = self.firsts.lock();
         if entry.links > 1 {
             return firsts.files.get(&first).cloned();
@@ -241,13 +370,14 @@ impl Itemizer {
         firsts.bytes -= linked_weight(found.path.len());
         Some(found)
     }
-}
 
-/// Shows changes if the user sees this end; otherwise the other end passes them on.
-fn say(context: &Context, changes: ItemizedEntries) {
-    if !context.news.itemized.is_shown() {
-        return context.say(Message::Itemized(changes));
+    /// Shows changes if the user sees this end; otherwise the other end passes them on.
+    fn say(&self, changes: ItemizedEntries) {
+        let context = &self.context;
+        if !context.news.itemized.is_shown() {
+            return context.say(Message::Itemized(changes));
+        }
+        context.news.itemized.room_blocking(|| context.is_ending());
+        context.news.itemized.add(&changes);
     }
-    context.news.itemized.room_blocking(|| context.is_ending());
-    context.news.itemized.add(&changes);
 }

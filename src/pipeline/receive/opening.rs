@@ -368,7 +368,7 @@ impl Files {
             Ok(None) => {
                 let itemizer = &self.entries.report.itemizer;
                 itemizer.would_send(size);
-                itemizer.placed(self.context(), id);
+                itemizer.placed(id);
                 self.entries.would_be_placed(id, parent);
             }
             Err(error) => self.entries.fail(id, parent, &error),

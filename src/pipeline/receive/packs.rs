@@ -123,7 +123,7 @@ impl PackPlacer {
         if let Some(journal) = self.entries.journal() {
             journal.finished(&records);
         }
-        self.entries.report.itemizer.flush(self.context());
+        self.entries.report.itemizer.flush();
         self.entries.report.acks.chunk(number);
         self.entries.table().chunks.done(number);
         self.entries.finish_directories(None);
@@ -153,7 +153,8 @@ impl PackPlacer {
         if placed.is_ok() && matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
             return self.entries.stays(entry.id, entry.parent);
         }
-        let item = placed.and_then(|()| self.entries.change(&slot, entry, listed.as_ref(), true));
+        let itemizer = &self.entries.report.itemizer;
+        let item = placed.and_then(|()| itemizer.change(&slot, entry, listed.as_ref(), true));
         let rules = &self.entries.rules;
         let placed = item.and_then(|item| {
             self.entries.make_room(&slot, entry)?;
@@ -162,8 +163,7 @@ impl PackPlacer {
         match placed {
             Ok((item, existing)) => {
                 // With `--no-clobber` the same file may have been there.
-                self.entries
-                    .itemize(item.filter(|_| existing.is_some()), entry, None);
+                itemizer.report(item.filter(|_| existing.is_some()), entry, None);
                 let digest = *blake3::hash(content).as_bytes();
                 match (&existing, path) {
                     (Some(existing), Some(path)) => {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::acks::Acks;
 use super::itemizer::Itemizer;
-use crate::dest;
+use crate::dest::{self, Rules};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
@@ -38,9 +38,9 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(context: Arc<Context>) -> Report {
+    pub fn new(context: Arc<Context>, rules: &Rules) -> Report {
         Report {
-            itemizer: Itemizer::new(&context.options),
+            itemizer: Itemizer::new(context.clone(), rules.clone()),
             context,
             acks: Acks::default(),
             damaged: Mutex::default(),
@@ -107,7 +107,7 @@ impl Report {
             list.remember(entry, &digest);
             list.wait_room(|| context.is_ending());
         }
-        self.itemizer.placed(context, entry.id);
+        self.itemizer.placed(entry.id);
         self.acks.entry(entry.id);
     }
 

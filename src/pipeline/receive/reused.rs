@@ -10,7 +10,6 @@ use crate::earlier::Reuse;
 use crate::error::Result;
 use crate::itemize::ItemAction;
 use crate::manifest::{Entry, EntryKind};
-use crate::pipeline::digest_list::ListedPath;
 
 impl Entries {
     /// The same directory in earlier copies.
@@ -57,21 +56,10 @@ impl Entries {
     /// Accounts for a file that is in place as a link to an earlier copy, or as a copy of one.
     pub(super) fn found_reused(&self, file: IncomingFile, existing: &ExistingEntry) {
         let inode = (existing.dev, existing.ino);
-        self.note_reused(&file.entry, file.listed.as_ref(), Some(inode));
+        self.report
+            .itemizer
+            .note_first(&file.entry, file.listed.as_ref(), Some(inode));
         self.found_unchanged(file, existing);
-    }
-
-    /// Notes the first name of a file that gets hard links, for lines about changes.
-    pub(super) fn note_reused(
-        &self,
-        entry: &Entry,
-        listed: Option<&ListedPath>,
-        inode: Option<(u64, u64)>,
-    ) {
-        let itemizer = &self.report.itemizer;
-        if itemizer.is_on() {
-            itemizer.add_first(entry, &itemizer.path(listed), inode);
-        }
     }
 
     /// False for a special file that this copy may not make.
@@ -109,14 +97,19 @@ impl Entries {
         if self.rules.blind && !found.is_equal() {
             return Ok(None);
         }
-        let item = self.change_of_new(ItemAction::Made, entry, listed.as_ref());
+        let item = self
+            .report
+            .itemizer
+            .change_of_new(ItemAction::Made, entry, listed.as_ref());
         let is_ending = || self.context().is_ending();
         let copied = found.copy_to(slot, entry, &self.rules, &is_ending)?;
         if copied.is_some() {
             if self.rules.earlier == Some(Reuse::Link) && found.is_equal() {
                 self.reused.copied.fetch_add(1, Relaxed);
             }
-            self.say_change(item);
+            if let Some(item) = item {
+                self.report.itemizer.add(item);
+            }
         }
         Ok(copied)
     }

@@ -43,7 +43,7 @@ impl EntryWriter<'_> {
                 return Ok(None);
             }
         }
-        self.entries().change(slot, entry, listed, true)
+        self.itemizer().change(slot, entry, listed, true)
     }
 
     /// A big file or a pipe that a copy would ask for.
@@ -68,7 +68,7 @@ impl EntryWriter<'_> {
         let entry = file.entry.clone();
         match self.files().begin_check(file, 0) {
             Ok(Some(want)) => {
-                self.entries().itemize_later(Some(item), &entry);
+                self.itemizer().report_later(Some(item), &entry);
                 Some(want)
             }
             Ok(None) => self.say_would_send(&entry, item),
@@ -81,7 +81,7 @@ impl EntryWriter<'_> {
         let parent = file.entry.parent;
         if self.entries().find_earlier(&file.entry).is_some() {
             let listed = file.listed.as_ref();
-            self.entries().note_reused(&file.entry, listed, None);
+            self.itemizer().note_first(&file.entry, listed, None);
             return Asked::WouldReuse(parent, file.entry.size);
         }
         match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
@@ -97,11 +97,11 @@ impl EntryWriter<'_> {
             return Asked::Stays(entry.parent);
         }
         if self.entries().find_earlier(entry).is_some() {
-            self.entries().note_reused(entry, listed, None);
+            self.itemizer().note_first(entry, listed, None);
             return Asked::WouldReuse(entry.parent, entry.size);
         }
         let item = self
-            .entries()
+            .itemizer()
             .change_of_new(ItemAction::Sent, entry, listed);
         match item {
             Some(item) => self.would_send_asked(entry, item),
@@ -110,15 +110,15 @@ impl EntryWriter<'_> {
     }
 
     fn would_send_asked(&self, entry: &Entry, item: ItemizedEntry) -> Asked {
-        self.entries().report.itemizer.would_send(entry.size);
-        self.entries().itemize(Some(item), entry, None);
+        self.itemizer().would_send(entry.size);
+        self.itemizer().report(Some(item), entry, None);
         Asked::WouldSend(entry.parent)
     }
 
     /// A big file that would be linked to an earlier copy, or copied from there.
     pub(super) fn would_reuse(&self, entry: &Entry, listed: Option<&ListedPath>) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
-        self.entries().note_reused(entry, listed, None);
+        self.itemizer().note_first(entry, listed, None);
         let kind = WantKind::Unchanged;
         // Sent first, because the acknowledgement refers to this answer.
         self.context()
@@ -130,8 +130,8 @@ impl EntryWriter<'_> {
 
     fn say_would_send(&self, entry: &Entry, item: ItemizedEntry) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
-        self.entries().report.itemizer.would_send(entry.size);
-        self.entries().itemize(Some(item), entry, None);
+        self.itemizer().would_send(entry.size);
+        self.itemizer().report(Some(item), entry, None);
         let kind = WantKind::WouldSend;
         // Sent first, because the acknowledgement refers to this answer.
         self.context()
@@ -142,7 +142,7 @@ impl EntryWriter<'_> {
 
     /// An entry in a directory that does not exist, or one that is written to a pipe.
     pub(super) fn would_be_new(&self, entry: Entry, listed: Option<ListedPath>) -> Option<Want> {
-        let entries = self.entries();
+        let (entries, itemizer) = (self.entries(), self.itemizer());
         if entries.rules.update.existing_only {
             if entry.kind == EntryKind::Directory {
                 self.leave_out(entry);
@@ -151,7 +151,7 @@ impl EntryWriter<'_> {
             let is_file = matches!(entry.kind, EntryKind::File | EntryKind::Pipe);
             return self.entry_stays(&entry, is_file);
         }
-        let made = |action| entries.change_of_new(action, &entry, listed.as_ref());
+        let made = |action| itemizer.change_of_new(action, &entry, listed.as_ref());
         let is_reused = entries.find_earlier(&entry).is_some();
         match entry.kind {
             EntryKind::File if is_reused => return self.would_reuse(&entry, listed.as_ref()),
@@ -160,18 +160,18 @@ impl EntryWriter<'_> {
                 return made(ItemAction::Sent).and_then(|item| self.say_would_send(&entry, item));
             }
             EntryKind::Directory => {
-                entries.itemize(made(ItemAction::Made), &entry, None);
+                itemizer.report(made(ItemAction::Made), &entry, None);
                 self.would_make(entry, listed);
                 return None;
             }
             EntryKind::HardLink(first) => {
-                let item = entries.change_of_link(None, &entry, (first, None), listed.as_ref());
+                let item = itemizer.change_of_link(None, &entry, (first, None), listed.as_ref());
                 // Nothing is there, so nothing can fail.
-                entries.itemize(item.unwrap_or_default(), &entry, None);
+                itemizer.report(item.unwrap_or_default(), &entry, None);
             }
             EntryKind::Special(special) if !self.may_make(special) => {}
             EntryKind::Symlink(_) | EntryKind::Special(_) => {
-                entries.itemize(made(ItemAction::Made), &entry, None);
+                itemizer.report(made(ItemAction::Made), &entry, None);
             }
         }
         entries.would_be_placed(entry.id, entry.parent);
@@ -192,7 +192,7 @@ impl EntryWriter<'_> {
         let (id, parent) = (entry.id, entry.parent);
         match self.planned(entry, slot, listed) {
             Ok(item) => {
-                self.entries().itemize(item, entry, None);
+                self.itemizer().report(item, entry, None);
                 self.entries().would_be_placed(id, parent);
             }
             Err(error) => self.entries().fail(id, parent, &error),
@@ -218,7 +218,7 @@ impl EntryWriter<'_> {
                     }
                 }
                 let first = (first, None);
-                self.entries()
+                self.itemizer()
                     .change_of_link(Some(slot), entry, first, listed)
             }
             EntryKind::Symlink(_) => {
