@@ -16,6 +16,7 @@
 
 pub mod acks;
 mod anchored;
+mod announced_names;
 mod arrived;
 pub mod checks;
 mod compared;
@@ -47,7 +48,6 @@ mod root_table;
 mod roots;
 mod shifts;
 mod snapshot;
-mod snapshot_copy;
 mod sums;
 pub mod verify;
 pub mod worker;

@@ -17,9 +17,11 @@ use super::moved::MovedFiles;
 use super::names::NameClaim;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
-use super::snapshot_copy::SnapshotCopy;
+use super::reused::ReusedEntries;
+use super::snapshot::SnapshotCopy;
 use crate::dest::{
-    self, EntrySlot, ExistingEntry, JournalName, Owners, Rules, Standing, UnchangedFile,
+    self, EarlierDirs, EarlierEntry, EarlierPlace, EntrySlot, ExistingEntry, JournalName, Owners,
+    Rules, Standing, UnchangedFile,
 };
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result, Side};
@@ -43,7 +45,7 @@ pub struct Entries {
     owners: Owners,
     /// Number of entries that are not copied because of what is at the destination.
     stayed: AtomicU64,
-    pub(super) reused: ReusedCounters,
+    pub(super) reused: ReusedEntries,
     /// Set when the roots land, if the copy makes a snapshot.
     pub(super) snapshot: OnceLock<SnapshotCopy>,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
@@ -87,25 +89,17 @@ impl RemovalSteps {
     }
 }
 
-/// How many entries were used again.
-#[derive(Default)]
-pub(super) struct ReusedCounters {
-    /// As links.
-    pub linked: AtomicU64,
-    /// As copies, although a link would do: the file system allows no more.
-    pub copied: AtomicU64,
-}
-
 impl Entries {
     pub fn new(report: Report, rules: Rules, sessions: Sessions) -> Entries {
         let mirror = Mirroring::new(rules.clone(), sessions.tell.clone());
+        let reused = ReusedEntries::new(rules.clone());
         Entries {
             report,
             rules,
             sessions,
             owners: Owners::default(),
             stayed: AtomicU64::new(0),
-            reused: ReusedCounters::default(),
+            reused,
             snapshot: OnceLock::new(),
             table: OrderedMutex::default(),
             journal: OnceLock::new(),
@@ -208,6 +202,23 @@ impl Entries {
         self.owners.check(&self.rules.changes)
     }
 
+    /// The place of an entry in earlier copies, if there are any.
+    fn earlier_place(&self, entry: &Entry) -> Option<EarlierPlace> {
+        self.rules.earlier?;
+        Some(self.table().earlier(entry))
+    }
+
+    /// The same directory in earlier copies.
+    pub(super) fn earlier_directories(&self, entry: &Entry) -> EarlierDirs {
+        let place = self.earlier_place(entry);
+        place.map_or_else(EarlierDirs::default, |place| place.directories())
+    }
+
+    /// The entry of an earlier copy that can be used for this one.
+    pub(super) fn find_earlier(&self, entry: &Entry) -> Option<EarlierEntry> {
+        self.reused.find(&self.earlier_place(entry)?, entry)
+    }
+
     /// What happens to a file, given what exists in its place. With a list of digests the content of
     /// unchanged files must be read, so they are copied.
     pub fn standing(&self, slot: &EntrySlot, entry: &Entry) -> Result<Standing> {
@@ -269,6 +280,14 @@ impl Entries {
         }
         self.report.acks.entry(entry.id);
         self.settle(entry.id, entry.parent);
+    }
+
+    /// Accounts for a file that is in place as a link to an earlier copy, or as a copy of one.
+    pub(super) fn found_reused(&self, file: IncomingFile, existing: &ExistingEntry) {
+        let inode = (existing.dev, existing.ino);
+        let itemizer = &self.report.itemizer;
+        itemizer.note_first(&file.entry, file.listed.as_ref(), Some(inode));
+        self.found_unchanged(file, existing);
     }
 
     /// Accounts for an entry that would be copied (`--dry-run`).
@@ -368,7 +387,9 @@ impl Entries {
         self.check_roots_beside(entry, slot)?;
         self.check_merged(entry, slot)?;
         self.check_itself(entry, slot)?;
-        self.announce_in_snapshot(entry, slot)?;
+        if let Some(snapshot) = self.snapshot.get() {
+            snapshot.announce(entry, slot)?;
+        }
         if let Some(backup) = &self.rules.backup {
             backup.note(slot);
         }
@@ -508,7 +529,9 @@ impl Entries {
     /// Gives complete directories their modes and times. Ends the copy if everything is in place.
     pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
         while let Some(open) = full {
-            self.settle_in_snapshot(&open);
+            if let Some(snapshot) = self.snapshot.get() {
+                snapshot.settle(&open);
+            }
             let OpenDirectory {
                 directory,
                 entry,
@@ -633,7 +656,10 @@ impl Entries {
             list.tell_rest();
         }
         self.tell_not_kept();
-        self.complete_snapshot();
+        if let Some(snapshot) = self.snapshot.get() {
+            let has_contents = self.table().roots.is_landing(snapshot.partial());
+            snapshot.complete(has_contents, &self.reused);
+        }
         self.report.acks.finish();
     }
 

@@ -349,9 +349,9 @@ impl EntryWriter<'_> {
         let Some(found) = entries.find_earlier(&file.entry) else {
             return self.receiver.resume.resume_small(file);
         };
-        let linked = entries.link_earlier(&file.slot, &file.entry, &found);
+        let linked = entries.reused.link(&file.slot, &file.entry, &found);
         let reused = match linked {
-            Ok(None) => entries.copy_earlier(&file, &found),
+            Ok(None) => entries.reused.copy(&file, &found, &entries.report),
             linked => linked,
         };
         match reused {
@@ -453,7 +453,7 @@ impl EntryWriter<'_> {
                         self.would_place(&entry, &slot, listed.as_ref());
                         return None;
                     }
-                    Some(found) => match self.entries().link_earlier(&slot, &entry, found) {
+                    Some(found) => match self.entries().reused.link(&slot, &entry, found) {
                         Ok(None) => {}
                         linked => {
                             self.link_placed(&entry, linked.map(|_| None));
@@ -645,7 +645,7 @@ impl EntryWriter<'_> {
     /// Links a big file to that of an earlier copy, or has a worker copy it from there.
     fn reuse_big(&self, file: IncomingFile, found: &EarlierEntry) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
-        match self.entries().link_earlier(&file.slot, &file.entry, found) {
+        match self.entries().reused.link(&file.slot, &file.entry, found) {
             Ok(Some(existing)) => {
                 self.receiver.resume.drop_begun(&file);
                 let kind = WantKind::Unchanged;
@@ -963,7 +963,9 @@ impl EntryWriter<'_> {
     fn vanished(&self, fault: Fault) {
         let (id, parent) = (fault.entry, fault.parent);
         self.context().news.failures.detail(&fault.into_error());
-        self.entries().vanished_in_snapshot(id, parent);
+        if let Some(snapshot) = self.entries().snapshot.get() {
+            snapshot.vanished(id, parent);
+        }
         self.given_up(id, parent);
     }
 

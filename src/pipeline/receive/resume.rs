@@ -108,8 +108,9 @@ impl Resume {
     /// Copies a big file from an earlier copy, or resumes it; called on a worker.
     pub fn resume(&self, file: IncomingFile) {
         let (id, parent) = (file.entry.id, file.entry.parent);
-        let earlier = self.entries().find_earlier(&file.entry);
-        let copied = earlier.map(|found| self.entries().copy_earlier(&file, &found));
+        let entries = self.entries();
+        let earlier = entries.find_earlier(&file.entry);
+        let copied = earlier.map(|found| entries.reused.copy(&file, &found, &entries.report));
         let resumed = match copied.transpose().map(Option::flatten) {
             Ok(Some(existing)) => {
                 self.drop_begun(&file);

@@ -1,41 +1,56 @@
 //! Unchanged entries of earlier copies: they are linked or copied at the destination instead of
 //! being sent (`--link-dest`, `--copy-dest`, `--snapshot`).
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::entries::Entries;
 use super::open_file::IncomingFile;
-use crate::dest::{self, EarlierDirs, EarlierEntry, EntrySlot, ExistingEntry};
+use super::report::Report;
+use crate::dest::{self, EarlierEntry, EarlierPlace, EntrySlot, ExistingEntry, Rules};
 use crate::earlier::Reuse;
 use crate::error::Result;
 use crate::itemize::ItemAction;
 use crate::manifest::{Entry, EntryKind};
 
-impl Entries {
-    /// The same directory in earlier copies.
-    pub(super) fn earlier_directories(&self, entry: &Entry) -> EarlierDirs {
-        if self.rules.earlier.is_none() {
-            return EarlierDirs::default();
+pub(super) struct ReusedEntries {
+    rules: Rules,
+    /// Number of entries that were used again as links.
+    linked: AtomicU64,
+    /// Number of those that were used as copies, although a link would do: the file system allows no
+    /// more.
+    copied: AtomicU64,
+}
+
+impl ReusedEntries {
+    pub(super) fn new(rules: Rules) -> ReusedEntries {
+        ReusedEntries {
+            rules,
+            linked: AtomicU64::new(0),
+            copied: AtomicU64::new(0),
         }
-        let place = self.table().earlier(entry);
-        place.directories()
     }
 
-    /// The entry of an earlier copy that can be used for this one. A link or special file is used
-    /// only as a hard link.
-    pub(super) fn find_earlier(&self, entry: &Entry) -> Option<EarlierEntry> {
-        let reuse = self.rules.earlier?;
-        let place = self.table().earlier(entry);
+    pub(super) fn linked(&self) -> u64 {
+        self.linked.load(Relaxed)
+    }
+
+    pub(super) fn copied(&self) -> u64 {
+        self.copied.load(Relaxed)
+    }
+
+    /// The entry in this place that can be used for `entry`. A link or special file is used only as a
+    /// hard link.
+    pub(super) fn find(&self, place: &EarlierPlace, entry: &Entry) -> Option<EarlierEntry> {
         let found = place.find(entry, &self.rules)?;
         let is_file = entry.kind == EntryKind::File;
-        (is_file || reuse == Reuse::Link && found.is_equal()).then_some(found)
+        (is_file || self.rules.earlier == Some(Reuse::Link) && found.is_equal()).then_some(found)
     }
 
     /// Makes `slot` a hard link to an entry of an earlier copy. None if it has to be copied or sent.
     ///
     /// # Errors
     /// Of the file system, at the new place.
-    pub(super) fn link_earlier(
+    pub(super) fn link(
         &self,
         slot: &EntrySlot,
         entry: &Entry,
@@ -47,19 +62,15 @@ impl Entries {
         }
         let linked = found.link_to(slot, &self.rules)?;
         if linked.is_some() {
-            self.reused.linked.fetch_add(1, Relaxed);
+            self.add_linked();
             found.count_not_kept(entry, &self.rules);
         }
         Ok(linked)
     }
 
-    /// Accounts for a file that is in place as a link to an earlier copy, or as a copy of one.
-    pub(super) fn found_reused(&self, file: IncomingFile, existing: &ExistingEntry) {
-        let inode = (existing.dev, existing.ino);
-        self.report
-            .itemizer
-            .note_first(&file.entry, file.listed.as_ref(), Some(inode));
-        self.found_unchanged(file, existing);
+    /// Counts an entry that was used again as a link.
+    pub(super) fn add_linked(&self) {
+        self.linked.fetch_add(1, Relaxed);
     }
 
     /// False for a special file that this copy may not make.
@@ -82,10 +93,11 @@ impl Entries {
     ///
     /// # Errors
     /// Of the file system, at the new place.
-    pub(super) fn copy_earlier(
+    pub(super) fn copy(
         &self,
         file: &IncomingFile,
         found: &EarlierEntry,
+        report: &Report,
     ) -> Result<Option<ExistingEntry>> {
         let IncomingFile {
             entry,
@@ -97,18 +109,16 @@ impl Entries {
         if self.rules.blind && !found.is_equal() {
             return Ok(None);
         }
-        let item = self
-            .report
-            .itemizer
-            .change_of_new(ItemAction::Made, entry, listed.as_ref());
-        let is_ending = || self.context().is_ending();
+        let itemizer = &report.itemizer;
+        let item = itemizer.change_of_new(ItemAction::Made, entry, listed.as_ref());
+        let is_ending = || report.context.is_ending();
         let copied = found.copy_to(slot, entry, &self.rules, &is_ending)?;
         if copied.is_some() {
             if self.rules.earlier == Some(Reuse::Link) && found.is_equal() {
-                self.reused.copied.fetch_add(1, Relaxed);
+                self.copied.fetch_add(1, Relaxed);
             }
             if let Some(item) = item {
-                self.report.itemizer.add(item);
+                itemizer.add(item);
             }
         }
         Ok(copied)

@@ -13,9 +13,10 @@ use super::destination::{CopyDestination, To};
 use super::entries::Entries;
 use super::open_file::OpenFile;
 use super::requested::RequestedFiles;
+use super::snapshot::SnapshotCopy;
 use crate::dest::{
-    self, EntrySlot, JournalName, Landing, NeededSpace, RootTarget, Rules, Source, Spec,
-    Unfinished, stored_user_key, user_key,
+    self, EarlierDirs, EntrySlot, JournalName, Landing, NeededSpace, RootTarget, Rules,
+    SnapshotRun, SnapshotStore, Source, Spec, Unfinished, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Result, Side};
@@ -193,6 +194,65 @@ impl Entries {
         Ok(())
     }
 
+    /// Opens the snapshot directory, and resolves the roots in the snapshot under way.
+    fn land_snapshot(
+        &self,
+        spec: &Spec,
+        sources: &[Source],
+        destination: &CopyDestination,
+        handles: &Arc<Handles>,
+    ) -> Result<Vec<RootTarget>> {
+        let Some(terms) = self.context().options.snapshot else {
+            return Ok(Vec::new());
+        };
+        let sources: Vec<Source> = sources
+            .iter()
+            .map(|source| Source {
+                follow_name: false,
+                ..*source
+            })
+            .collect();
+        if self.rules.dry_run {
+            let view = SnapshotStore::look(spec, handles)?;
+            let latest = EarlierDirs::of(view.latest.into_iter().collect());
+            let mut targets = dest::would_resolve_in(&view.path, &sources)?;
+            targets.iter_mut().for_each(|it| it.set_earlier(&latest));
+            return Ok(targets);
+        }
+        let sessions = &destination.sessions;
+        let run = SnapshotRun {
+            session: sessions.own,
+            before: &sessions.before,
+            no_resume: self.context().options.no_resume,
+            needs_empty: self.rules.closed,
+            thins: terms.keep.is_some(),
+            is_ending: &|| self.context().is_ending(),
+        };
+        let store = SnapshotStore::open(spec, &run, &self.rules, handles)?;
+        let same_machine = destination.same_machine;
+        let partial = store.partial();
+        let resolved = dest::resolve_in(spec, partial, &sources, same_machine, handles);
+        let mut targets = match resolved {
+            Ok(targets) => targets,
+            Err(error) => {
+                store.withdraw();
+                return Err(error);
+            }
+        };
+        let latest = EarlierDirs::of(store.latest().cloned().into_iter().collect());
+        for target in &mut targets {
+            target.set_earlier(&latest);
+            if let Landing::Name(slot) = &mut target.landing {
+                slot.fresh = store.is_new();
+            }
+        }
+        let (rules, tell) = (self.rules.clone(), sessions.tell.clone());
+        let copy = SnapshotCopy::new(store, terms, &targets, &self.report, rules, tell);
+        // Roots land once, so it was not set before.
+        let _ = self.snapshot.set(copy);
+        Ok(targets)
+    }
+
     /// Resolves the places of a source and of its parts (`--map`).
     fn land_parts(
         &self,
@@ -351,7 +411,10 @@ impl Entries {
         };
         let mut places = match first.landing.device() {
             // The directory of the snapshot may get a mode that allows no removal.
-            None if self.rules.snapshot => self.snapshot_journal(),
+            None if self.rules.snapshot => {
+                let snapshot = self.snapshot.get();
+                snapshot.map(SnapshotCopy::journal).into_iter().collect()
+            }
             Some(device) => device_places(device, destination, handles),
             // A later run finds it by the operand alone: the places of parts exist then.
             None if !self.context().options.maps.is_empty() => places(&targets[..1], first),

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::entries::Entries;
 use crate::dest::{self, EarlierEntry, EntrySlot};
@@ -81,10 +80,9 @@ impl Linkable {
         }
         let linked = found.link_to(&slot, &entries.rules);
         let is_linked = matches!(linked, Ok(Some(_)));
-        entries
-            .reused
-            .linked
-            .fetch_add(u64::from(is_linked), Relaxed);
+        if is_linked {
+            entries.reused.add_linked();
+        }
         is_linked
     }
 }
@@ -290,7 +288,7 @@ impl OwnSums {
             let short = short.try_into().unwrap_or_default();
             // Otherwise it counts as changed, and is refused when it is announced.
             let slot = EntrySlot::new(new.clone(), entry.name.clone());
-            if !entries.may_link(&slot, &entry).unwrap_or(false) {
+            if !entries.reused.may_link(&slot, &entry).unwrap_or(false) {
                 return;
             }
             linkable.insert(short, (entry.name, (entry.dev, entry.ino)));

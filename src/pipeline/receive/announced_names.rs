@@ -1,5 +1,5 @@
-//! The snapshot that a copy makes, and the names that this run has announced in directories which an
-//! interrupted run has made.
+//! The names that a copy to a snapshot has announced, in directories which an interrupted run has
+//! made.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -7,58 +7,27 @@ use std::hash::BuildHasher;
 
 use parking_lot::Mutex;
 
-use crate::dest::{EntrySlot, SnapshotStore};
-use crate::dir::Dir;
+use crate::dest::EntrySlot;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
-use crate::snapshot::SnapshotTerms;
 
 /// Most names of unfinished directories that are remembered, in some 130 MB.
 const ANNOUNCED_MAX: usize = 1 << 22;
 
-/// The snapshot that this copy makes.
-pub(super) struct SnapshotCopy {
-    pub(super) store: SnapshotStore,
-    pub(super) terms: SnapshotTerms,
-    /// Names of the roots in the directory of the snapshot.
-    pub(super) root_names: Vec<Vec<u8>>,
-    announced: Mutex<AnnouncedNames>,
+#[derive(Default)]
+pub(super) struct AnnouncedNames {
+    names: Mutex<NamesByDirectory>,
     hashing: RandomState,
 }
 
-/// The names that this run has announced, in directories that an earlier run has made.
 #[derive(Default)]
-struct AnnouncedNames {
+struct NamesByDirectory {
     /// By the number of the directory: hashes of names, with the entry's number.
     directories: HashMap<EntryId, HashMap<u64, EntryId>>,
     held: usize,
 }
 
-impl SnapshotCopy {
-    pub(super) fn new(
-        store: SnapshotStore,
-        terms: SnapshotTerms,
-        root_names: Vec<Vec<u8>>,
-    ) -> SnapshotCopy {
-        SnapshotCopy {
-            store,
-            terms,
-            root_names,
-            announced: Mutex::default(),
-            hashing: RandomState::new(),
-        }
-    }
-
-    /// True for the directory of the snapshot, if this run has made it.
-    pub(super) fn has_made(&self, dir: &Dir) -> bool {
-        self.store.is_new() && self.store.partial().identity() == dir.identity()
-    }
-
-    /// False if size and time of an existing file do not show that its content is on the disk.
-    pub(super) fn is_certain(&self) -> bool {
-        self.store.is_certain()
-    }
-
+impl AnnouncedNames {
     fn hash(&self, name: &[u8]) -> u64 {
         self.hashing.hash_one(name)
     }
@@ -69,7 +38,7 @@ impl SnapshotCopy {
     /// `Kind::Refused` if there are too many.
     pub(super) fn note(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         let hash = self.hash(slot.name.as_bytes());
-        let mut announced = self.announced.lock();
+        let mut announced = self.names.lock();
         if announced.held >= ANNOUNCED_MAX {
             let message = "is in a directory with too many entries to resume a snapshot: copy again with \
                            --no-resume";
@@ -83,7 +52,7 @@ impl SnapshotCopy {
 
     /// Forgets an entry that has vanished at the source.
     pub(super) fn forget(&self, id: EntryId, parent: EntryId) {
-        let mut announced = self.announced.lock();
+        let mut announced = self.names.lock();
         if let Some(names) = announced.directories.get_mut(&parent) {
             names.retain(|_, entry| *entry != id);
         }
@@ -91,21 +60,21 @@ impl SnapshotCopy {
 
     /// Removes and returns the announced entries of a directory.
     pub(super) fn take(&self, directory: EntryId) -> AnnouncedIn<'_> {
-        let mut announced = self.announced.lock();
+        let mut announced = self.names.lock();
         let names = announced.directories.remove(&directory).unwrap_or_default();
         announced.held = announced.held.saturating_sub(names.len());
-        AnnouncedIn { copy: self, names }
+        AnnouncedIn { all: self, names }
     }
 }
 
 /// The names that were announced in one directory.
 pub(super) struct AnnouncedIn<'a> {
-    copy: &'a SnapshotCopy,
+    all: &'a AnnouncedNames,
     names: HashMap<u64, EntryId>,
 }
 
 impl AnnouncedIn<'_> {
     pub(super) fn contains(&self, name: &[u8]) -> bool {
-        self.names.contains_key(&self.copy.hash(name))
+        self.names.contains_key(&self.all.hash(name))
     }
 }
