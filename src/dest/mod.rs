@@ -277,6 +277,18 @@ fn times_of(entry: &Entry) -> Timestamps {
     }
 }
 
+/// The times of an existing entry, for a system call.
+pub fn times_in(stat: &Stat) -> Timestamps {
+    let time = |tv_sec, tv_nsec| Timespec {
+        tv_sec,
+        tv_nsec: tv_nsec as _,
+    };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
+    }
+}
+
 /// Closes a handle and returns the error, since some file systems write only at a close.
 pub fn close(handle: impl Into<OwnedFd>) -> io::Result<()> {
     match nix::unistd::close(handle.into()) {

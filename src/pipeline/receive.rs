@@ -20,6 +20,7 @@ mod announced_names;
 mod arrived;
 pub mod checks;
 mod compared;
+mod copy_journal;
 pub mod destination;
 pub mod entries;
 pub mod entry_table;
@@ -230,14 +231,19 @@ impl Receiver {
 
     /// Looks after the journal until the copy is over.
     pub fn keep_journal(&self) {
-        self.entries
-            .keep_journal(self.entries.sessions.heard.as_deref());
+        let Entries {
+            journal,
+            report,
+            sessions,
+            ..
+        } = &*self.entries;
+        journal.keep(report, sessions.heard.as_deref());
     }
 
     /// Ends all waits of this end's threads and tasks.
     pub fn close(&self) {
         self.files.stop.set();
-        self.entries.end_journal_sync();
+        self.entries.journal.end_sync();
         self.context.pool.close();
         self.ranges.close();
         self.messages.close();

@@ -5,15 +5,15 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat,
-    chownat, copy_file_range, fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, ioctl_ficlone,
-    mknodat, readlinkat, seek, symlinkat, unlinkat, utimensat,
+    AtFlags, Gid, Mode, OFlags, SeekFrom, Stat, Uid, XattrFlags, chmodat, chownat, copy_file_range,
+    fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, ioctl_ficlone, mknodat, readlinkat,
+    seek, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::super::attributes::Marked;
 use super::super::own_names::random_name;
-use super::super::{CANNOT_SYNC, EntrySlot, Rules, close, existing, space};
+use super::super::{CANNOT_SYNC, EntrySlot, Rules, close, existing, space, times_in};
 use crate::dir::acl::mode_without_list;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{ACCESS_LIST, Keep, is_acl};
@@ -111,7 +111,7 @@ fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Re
         return Err(changed(slot));
     }
     give_attributes(&from, &to, rules).map_err(fails)?;
-    futimens(&to, &times_of(&before)).map_err(fails)?;
+    futimens(&to, &times_in(&before)).map_err(fails)?;
     // The old version is gone soon.
     to.sync_all()
         .map_err(|cause| backup.error(CANNOT_SYNC, cause))?;
@@ -279,17 +279,6 @@ fn give_owner_and_times(old: &Stat, temporary: &UnnamedCopy<'_>) -> std::io::Res
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     // Only root may.
     let _ = chownat(&*to, &temporary.name, Some(user), Some(group), flags);
-    utimensat(&*to, &temporary.name, &times_of(old), flags)?;
+    utimensat(&*to, &temporary.name, &times_in(old), flags)?;
     Ok(())
-}
-
-fn times_of(stat: &Stat) -> Timestamps {
-    let time = |tv_sec, tv_nsec| Timespec {
-        tv_sec,
-        tv_nsec: tv_nsec as _,
-    };
-    Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
 }

@@ -2,15 +2,13 @@
 //! journal that records this for a later run.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::copy_journal::CopyJournal;
 use super::destination::Sessions;
 use super::entry_table::{EntryTable, Location, OpenDirectory};
-use super::journal_sync::JournalSync;
 use super::merged::MergeClaim;
 use super::mirror::Mirroring;
 use super::moved::MovedFiles;
@@ -20,20 +18,20 @@ use super::report::Report;
 use super::reused::ReusedEntries;
 use super::snapshot::SnapshotCopy;
 use crate::dest::{
-    self, EarlierDirs, EarlierEntry, EarlierPlace, EntrySlot, ExistingEntry, JournalName, Owners,
-    Rules, Standing, UnchangedFile,
+    self, EarlierDirs, EarlierEntry, EarlierPlace, EntrySlot, ExistingEntry, Owners, Rules,
+    Standing, UnchangedFile,
 };
 use crate::digest::Digest;
+use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::journal::record::Hash;
-use crate::keep::NotKept;
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
-use crate::wire::message::{DirectoryNames, ExtraEntries, Message, RemovedSources, SourcePlaces};
+use crate::wire::message::{DirectoryNames, ExtraEntries, RemovedSources, SourcePlaces};
 
 const SAME_NAME: &str = "would get the same name as another source; copy them to different names, or \
                          one by one";
@@ -43,19 +41,11 @@ pub struct Entries {
     pub rules: Rules,
     pub sessions: Sessions,
     owners: Owners,
-    /// Number of entries that are not copied because of what is at the destination.
-    stayed: AtomicU64,
     pub(super) reused: ReusedEntries,
     /// Set when the roots land, if the copy makes a snapshot.
     pub(super) snapshot: OnceLock<SnapshotCopy>,
     table: OrderedMutex<EntryTable, { place::ENTRIES }>,
-    /// Set when the destinations of the roots are known, if a journal is possible.
-    pub(super) journal: OnceLock<Journal>,
-    /// The key for sums of directories, if they are compared.
-    pub(super) sum_key: OnceLock<Digest>,
-    /// Ensures that no entry gets the journal's name.
-    pub(super) journal_name: OnceLock<JournalName>,
-    journal_sync: JournalSync,
+    pub(super) journal: CopyJournal,
     pub(super) mirror: Mirroring,
     pub(super) moved: MovedFiles,
     removal: RemovalSteps,
@@ -92,20 +82,17 @@ impl RemovalSteps {
 impl Entries {
     pub fn new(report: Report, rules: Rules, sessions: Sessions) -> Entries {
         let mirror = Mirroring::new(rules.clone(), sessions.tell.clone());
+        let journal = CopyJournal::new(sessions.tell.clone());
         let reused = ReusedEntries::new(rules.clone());
         Entries {
             report,
             rules,
             sessions,
             owners: Owners::default(),
-            stayed: AtomicU64::new(0),
             reused,
             snapshot: OnceLock::new(),
             table: OrderedMutex::default(),
-            journal: OnceLock::new(),
-            sum_key: OnceLock::new(),
-            journal_name: OnceLock::new(),
-            journal_sync: JournalSync::default(),
+            journal,
             mirror,
             moved: MovedFiles::default(),
             removal: RemovalSteps::default(),
@@ -134,17 +121,6 @@ impl Entries {
 
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.get()
-    }
-
-    /// Looks after the journal until the copy is over. `heard` counts the bytes from the other end;
-    /// None if that end is in this process.
-    pub fn keep_journal(&self, heard: Option<&AtomicU64>) {
-        self.journal_sync.keep(&self.journal, &self.report, heard);
-    }
-
-    /// Ends [`keep_journal`](Entries::keep_journal), but does not wait for a running sync.
-    pub fn end_journal_sync(&self) {
-        self.journal_sync.end();
     }
 
     /// The place for an entry, and the hash of its path; None if its directory is not known.
@@ -246,17 +222,13 @@ impl Entries {
             listed,
             ..
         } = file;
-        let item = self
-            .report
-            .itemizer
-            .change(slot, entry, listed.as_ref(), false)?;
+        let itemizer = &self.report.itemizer;
+        let item = itemizer.change(slot, entry, listed.as_ref(), false)?;
         if !self.rules.dry_run {
             self.correct_metadata(file, unchanged)?;
         }
         let existing = unchanged.existing();
-        self.report
-            .itemizer
-            .report(item, entry, Some((existing.dev, existing.ino)));
+        itemizer.report(item, entry, Some((existing.dev, existing.ino)));
         Ok(())
     }
 
@@ -278,8 +250,7 @@ impl Entries {
         if !self.rules.no_clobber {
             self.found_durable(&entry, &slot);
         }
-        self.report.acks.entry(entry.id);
-        self.settle(entry.id, entry.parent);
+        self.acknowledge(entry.id, entry.parent);
     }
 
     /// Accounts for a file that is in place as a link to an earlier copy, or as a copy of one.
@@ -290,23 +261,16 @@ impl Entries {
         self.found_unchanged(file, existing);
     }
 
-    /// Accounts for an entry that would be copied (`--dry-run`).
-    pub fn would_be_placed(&self, id: EntryId, parent: EntryId) {
+    /// Accounts for an entry that is in place, or would be (`--dry-run`), and tells the sender.
+    pub fn acknowledge(&self, id: EntryId, parent: EntryId) {
         self.report.acks.entry(id);
         self.settle(id, parent);
     }
 
     /// Accounts for an entry that is not copied because of what is at the destination.
     pub fn stays(&self, id: EntryId, parent: EntryId) {
-        self.count_staying();
-        self.report.acks.entry(id);
-        self.settle(id, parent);
-    }
-
-    /// Counts an entry that is not copied because of what is at the destination.
-    pub fn count_staying(&self) {
-        self.stayed.fetch_add(1, Relaxed);
-        self.context().progress.add_staying(1);
+        self.report.stays();
+        self.acknowledge(id, parent);
     }
 
     /// A file that is being received.
@@ -503,8 +467,7 @@ impl Entries {
         context.progress.add_files(1);
         self.remember_linked(&entry, &slot, existing);
         self.found_durable(&entry, &slot);
-        self.report.acks.entry(entry.id);
-        self.settle(entry.id, entry.parent);
+        self.acknowledge(entry.id, entry.parent);
     }
 
     /// An entry failed here. Tells the sender; the end that the user sees also prints the error.
@@ -650,12 +613,17 @@ impl Entries {
     /// Ends the copy: everything is in place.
     fn complete(&self) {
         self.report.itemizer.flush();
-        self.settle_journal_sync();
-        self.journal_done();
+        match self.rules.fsync {
+            // Each file has reported its own errors.
+            true => self.journal.end_sync(),
+            false => self.journal.settle_sync(|| self.context().is_ending()),
+        }
+        let is_landing = |dir: &Dir| self.table().roots.is_landing(dir);
+        self.journal.done(self.rules.keep.times, is_landing);
         if let Some(list) = &self.context().digests {
             list.tell_rest();
         }
-        self.tell_not_kept();
+        self.report.tell_not_kept(&self.rules.not_kept);
         if let Some(snapshot) = self.snapshot.get() {
             let has_contents = self.table().roots.is_landing(snapshot.partial());
             snapshot.complete(has_contents, &self.reused);
@@ -663,30 +631,17 @@ impl Entries {
         self.report.acks.finish();
     }
 
-    /// Tells the user's end how many entries stayed, and what this end could not keep.
-    fn tell_not_kept(&self) {
-        let stayed = self.stayed.load(Relaxed);
-        if stayed > 0 {
-            self.context().say(Message::Stayed(stayed));
-        }
-        let mut some = self.rules.not_kept.get();
-        if some != NotKept::default() {
-            some.as_root = u64::from(rustix::process::geteuid().is_root());
-            self.context().progress.not_kept().add(&some);
-            self.context().say(Message::NotKept(some));
-        }
-    }
-
-    /// Waits for a running sync, which may report an error. With `--fsync` each file has reported
-    /// its own errors.
-    fn settle_journal_sync(&self) {
-        if self.rules.fsync {
-            return self.journal_sync.end();
-        }
-        if !self.journal_sync.settle(|| self.context().is_ending()) {
-            let line = "fastcp: the disk is still writing the copied data; later disk errors are \
-                        not reported (--fsync waits for the disk)";
-            (self.sessions.tell)(line);
+    /// Gives unfinished directories their final modes, so that none stays private that should not
+    /// be. The next run makes them writable again.
+    pub fn leave_directories(&self) {
+        let rules = Rules {
+            fsync: false,
+            ..self.rules.clone()
+        };
+        let made = self.table().take_made_directories();
+        for (directory, entry) in made {
+            // The copy has failed already, and the user needs that error.
+            let _ = directory.finish(&entry, &rules);
         }
     }
 }

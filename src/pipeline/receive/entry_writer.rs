@@ -19,7 +19,7 @@ use super::jobs::Job;
 use super::open_file::IncomingFile;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
-use super::roots::FoundPlaces;
+use super::roots::{DestinationResolver, FoundPlaces};
 use super::sums::OwnSums;
 use crate::dest::{self, Directory, EarlierEntry, EntrySlot, Placement, SinkSpec, Standing};
 use crate::dir::{Dir, Handles};
@@ -67,7 +67,7 @@ struct EntryWriter<'a> {
     handles: Arc<Handles>,
     /// The space that each root needs, if the sender has said so.
     spaces: Mutex<RootSpaces>,
-    /// The sums of existing directories, once they were asked for.
+    /// The sums of existing directories, if the sender was asked for its own.
     sums: Mutex<Option<OwnSums>>,
     /// Set until the totals come, if they come after the roots.
     uncounted: Mutex<Option<LateTotals>>,
@@ -106,8 +106,7 @@ impl EntryWriter<'_> {
                 };
                 self.counted(&totals, uncounted.allocated);
                 if let Some(places) = uncounted.waits {
-                    let destination = self.destination;
-                    self.or_end(self.entries().land(destination, places, Some(&totals)));
+                    self.or_end(self.land(places, Some(&totals)));
                 }
             }
             Message::Entries(entries) => self.announced(entries),
@@ -145,17 +144,29 @@ impl EntryWriter<'_> {
 
     /// Finds the destinations of the roots. Lands there, unless the totals are needed and not known.
     fn find(&self, roots: Vec<Root>, totals: Option<&Totals>) -> Result<()> {
-        let entries = self.entries();
         let spaces = std::mem::take(&mut *self.spaces.lock()).each;
-        let places = entries.find_places(self.destination, roots, spaces, &self.handles)?;
+        let places = self.resolver().find(roots, spaces)?;
         if totals.is_none()
-            && entries.needs_totals(&places)
+            && self.resolver().needs_totals(&places)
             && let Some(uncounted) = &mut *self.uncounted.lock()
         {
             uncounted.waits = Some(places);
             return Ok(());
         }
-        entries.land(self.destination, places, totals)
+        self.land(places, totals)
+    }
+
+    fn land(&self, places: FoundPlaces, totals: Option<&Totals>) -> Result<()> {
+        *self.sums.lock() = self.resolver().land(places, totals)?;
+        Ok(())
+    }
+
+    fn resolver(&self) -> DestinationResolver<'_> {
+        DestinationResolver {
+            entries: self.entries(),
+            destination: self.destination,
+            handles: &self.handles,
+        }
     }
 
     /// Takes the totals. `known`: the part of the allocated bytes that was taken before.
@@ -231,11 +242,11 @@ impl EntryWriter<'_> {
 
     /// Answers which entries of a directory exist unchanged.
     fn compare(&self, ask: impl FnOnce(&mut OwnSums) -> Option<SumsAnswer>) {
-        let Some(key) = self.entries().sum_key.get() else {
+        let mut sums = self.sums.lock();
+        let Some(sums) = &mut *sums else {
             return self.breach("sums that it was not asked for");
         };
-        let mut sums = self.sums.lock();
-        match ask(sums.get_or_insert_with(|| OwnSums::new(*key))) {
+        match ask(sums) {
             Some(answer) => self.context().say(Message::Summed(answer)),
             None => self.breach("sums of a directory that was not announced"),
         }
@@ -309,10 +320,10 @@ impl EntryWriter<'_> {
                 }
                 Asked::WouldReuse(parent, size) => {
                     self.context().progress.add_unchanged(size);
-                    self.entries().would_be_placed(id, parent);
+                    self.entries().acknowledge(id, parent);
                 }
                 Asked::Stays(parent) => self.entries().stays(id, parent),
-                Asked::WouldSend(parent) => self.entries().would_be_placed(id, parent),
+                Asked::WouldSend(parent) => self.entries().acknowledge(id, parent),
                 Asked::Lost(parent) => {
                     self.entries().report.failed_with_directory(id);
                     self.entries().settle(id, parent);
@@ -446,7 +457,7 @@ impl EntryWriter<'_> {
                 let earlier = self.entries().find_earlier(&entry);
                 match &earlier {
                     Some(_) if self.is_dry() => {
-                        self.entries().would_be_placed(entry.id, entry.parent);
+                        self.entries().acknowledge(entry.id, entry.parent);
                         return None;
                     }
                     None if self.is_dry() => {
@@ -517,7 +528,7 @@ impl EntryWriter<'_> {
 
     /// A directory that does not exist and is not made, nor are its children.
     fn leave_out(&self, entry: Entry) {
-        self.entries().count_staying();
+        self.entries().report.stays();
         self.entries().report.acks.entry(entry.id);
         self.entries().table().leave_out_directory(entry);
     }
@@ -526,10 +537,7 @@ impl EntryWriter<'_> {
     fn entry_stays(&self, entry: &Entry, is_file: bool) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
         if is_file {
-            let kind = WantKind::Stays;
-            // Sent first, because the acknowledgement refers to this answer.
-            self.context()
-                .say(Message::Want(vec![Want { entry: id, kind }]));
+            self.answer(id, WantKind::Stays);
         }
         self.entries().stays(id, parent);
         None
@@ -595,10 +603,7 @@ impl EntryWriter<'_> {
                 if let Err(error) = self.entries().correct(&file, &unchanged) {
                     return Some(self.or_skip(Err(error), id, parent));
                 }
-                let kind = WantKind::Unchanged;
-                // Sent first, because the acknowledgement refers to this answer.
-                self.context()
-                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.answer(id, WantKind::Unchanged);
                 self.entries().found_unchanged(file, &unchanged.existing());
                 return None;
             }
@@ -648,10 +653,7 @@ impl EntryWriter<'_> {
         match self.entries().reused.link(&file.slot, &file.entry, found) {
             Ok(Some(existing)) => {
                 self.receiver.resume.drop_begun(&file);
-                let kind = WantKind::Unchanged;
-                // Sent first, because the acknowledgement refers to this answer.
-                self.context()
-                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.answer(id, WantKind::Unchanged);
                 self.entries().found_reused(file, &existing);
                 None
             }
@@ -666,6 +668,12 @@ impl EntryWriter<'_> {
             }
             Err(error) => Some(self.or_skip(Err(error), id, parent)),
         }
+    }
+
+    /// Answers an announcement at once, because the acknowledgement that follows refers to the answer.
+    fn answer(&self, id: EntryId, kind: WantKind) {
+        let want = Want { entry: id, kind };
+        self.context().say(Message::Want(vec![want]));
     }
 
     /// Finds out what changes when this file is in place.
@@ -760,10 +768,7 @@ impl EntryWriter<'_> {
         let name = printable(file.entry.name.as_bytes());
         match self.receiver.resume.pipe_in_place(file) {
             Ok(PipeThere::Yes(file, size, digest)) => {
-                let kind = WantKind::Skip;
-                // Sent first, because the acknowledgement refers to the skipped entry.
-                self.context()
-                    .say(Message::Want(vec![Want { entry: id, kind }]));
+                self.answer(id, WantKind::Skip);
                 self.context().progress.add_resumed(size);
                 self.entries().found_in_place(*file, digest, None);
                 None
@@ -925,8 +930,7 @@ impl EntryWriter<'_> {
                 if let Some(list) = &self.context().digests {
                     list.links_placed(entry.id..entry.id.saturating_add(1));
                 }
-                self.entries().report.acks.entry(entry.id);
-                self.entries().settle(entry.id, entry.parent);
+                self.entries().acknowledge(entry.id, entry.parent);
             }
             Err(error) => self.entries().fail(entry.id, entry.parent, &error),
         }

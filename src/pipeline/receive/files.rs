@@ -138,7 +138,7 @@ impl Files {
         }
         self.context().progress.end_name(id);
         itemizer.placed(id);
-        self.entries.would_be_placed(id, parent);
+        self.entries.acknowledge(id, parent);
     }
 
     /// Returns the digest. Also returns the status of the file under its final name, if this copy
@@ -297,9 +297,9 @@ impl Files {
     /// this when no worker runs any more.
     pub fn put_away(&self) {
         let entries = &self.entries;
-        entries.end_journal_sync();
+        entries.journal.end_sync();
         entries.leave_directories();
-        let mut files = entries.take_files();
+        let mut files = entries.table().take_files();
         for pipe in files.extract_if(.., |file| file.is_pipe()) {
             self.spool(&pipe);
         }
@@ -319,7 +319,7 @@ impl Files {
                 }
             }
         }
-        entries.put_journal_away(is_kept);
+        entries.journal.put_away(is_kept);
     }
 
     /// With `--spool`, after the connection was lost: keeps the bytes up to the first gap in a file

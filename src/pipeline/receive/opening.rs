@@ -369,7 +369,7 @@ impl Files {
                 let itemizer = &self.entries.report.itemizer;
                 itemizer.would_send(size);
                 itemizer.placed(id);
-                self.entries.would_be_placed(id, parent);
+                self.entries.acknowledge(id, parent);
             }
             Err(error) => self.entries.fail(id, parent, &error),
         }

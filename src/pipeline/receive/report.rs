@@ -12,6 +12,7 @@ use super::itemizer::Itemizer;
 use crate::dest::{self, Rules};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
+use crate::keep::{NotKept, NotKeptCounters};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
@@ -32,6 +33,8 @@ pub struct Report {
     patches_failed: AtomicU64,
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
+    /// Number of entries that are not copied because of what is at the destination.
+    stayed: AtomicU64,
     has_failed: AtomicBool,
     has_source_failed: AtomicBool,
     pub(super) itemizer: Itemizer,
@@ -46,6 +49,7 @@ impl Report {
             damaged: Mutex::default(),
             patches_failed: AtomicU64::new(0),
             untold: AtomicU64::new(0),
+            stayed: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
             has_source_failed: AtomicBool::new(false),
         }
@@ -109,6 +113,26 @@ impl Report {
         }
         self.itemizer.placed(entry.id);
         self.acks.entry(entry.id);
+    }
+
+    /// Counts an entry that is not copied because of what is at the destination.
+    pub fn stays(&self) {
+        self.stayed.fetch_add(1, Relaxed);
+        self.context.progress.add_staying(1);
+    }
+
+    /// Tells the user's end how many entries stayed, and what this end could not keep.
+    pub(super) fn tell_not_kept(&self, not_kept: &NotKeptCounters) {
+        let stayed = self.stayed.load(Relaxed);
+        if stayed > 0 {
+            self.context.say(Message::Stayed(stayed));
+        }
+        let mut some = not_kept.get();
+        if some != NotKept::default() {
+            some.as_root = u64::from(rustix::process::geteuid().is_root());
+            self.context.progress.not_kept().add(&some);
+            self.context.say(Message::NotKept(some));
+        }
     }
 
     /// An entry failed here.

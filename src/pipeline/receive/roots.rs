@@ -1,22 +1,20 @@
-//! The destinations of the roots, and the journal of the copy: opened before the first byte and
-//! removed or kept after the last.
+//! The destinations of the roots: found, and checked for free space, before the first byte.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{Timespec, Timestamps, fstat, futimens};
 use rustix::rand::GetRandomFlags;
 
 use super::destination::{CopyDestination, To};
 use super::entries::Entries;
-use super::open_file::OpenFile;
 use super::requested::RequestedFiles;
 use super::snapshot::SnapshotCopy;
+use super::sums::OwnSums;
 use crate::dest::{
-    self, EarlierDirs, EntrySlot, JournalName, Landing, NeededSpace, RootTarget, Rules,
-    SnapshotRun, SnapshotStore, Source, Spec, Unfinished, stored_user_key, user_key,
+    self, EarlierDirs, EntrySlot, Landing, NeededSpace, RootTarget, SnapshotRun, SnapshotStore,
+    Source, Spec, Unfinished, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Result, Side};
@@ -25,29 +23,33 @@ use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::{Root, Totals};
 use crate::mapping::Mapping;
+use crate::pipeline::context::Context;
 use crate::progress::Phase;
 use crate::source::{RequestedPaths, requested_paths};
 use crate::wire::message::{ABOVE_MAX, Message, RootSpace, RootsResolved};
 
 /// The roots with their destinations, before the free space is checked.
-pub struct FoundPlaces {
+pub(super) struct FoundPlaces {
     roots: Vec<Root>,
     targets: Vec<RootTarget>,
     /// The space that each root needs, if the sender has said so.
     spaces: Vec<RootSpace>,
 }
 
-impl Entries {
+/// Finds the destinations of the roots, and begins the copy there.
+pub(super) struct DestinationResolver<'a> {
+    pub entries: &'a Entries,
+    pub destination: &'a CopyDestination,
+    pub handles: &'a Arc<Handles>,
+}
+
+impl DestinationResolver<'_> {
     /// Resolves the destinations of the roots and opens the journal.
-    pub fn find_places(
-        &self,
-        destination: &CopyDestination,
-        roots: Vec<Root>,
-        spaces: Vec<RootSpace>,
-        handles: &Arc<Handles>,
-    ) -> Result<FoundPlaces> {
+    pub(super) fn find(&self, roots: Vec<Root>, spaces: Vec<RootSpace>) -> Result<FoundPlaces> {
+        let (destination, handles) = (self.destination, self.handles);
+        let (rules, context) = (&self.entries.rules, self.context());
         let typed = |root: &Root| destination.typed.get(root.operand as usize);
-        let maps = &self.context().options.maps[..];
+        let maps = &context.options.maps[..];
         check_parts(&roots, maps)?;
         // The operand comes before its parts.
         let part = |root: &Root| maps.get((root.operand as usize).checked_sub(1)?);
@@ -62,11 +64,11 @@ impl Entries {
                 follow_name: typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
-        let same_machine = &self.mirror.same_machine;
+        let same_machine = &self.entries.mirror.same_machine;
         same_machine.store(destination.same_machine, Relaxed);
-        self.check_owners()?;
+        self.entries.check_owners()?;
         // A dry run does not make the key.
-        let key = || match self.rules.dry_run {
+        let key = || match rules.dry_run {
             true => stored_user_key(),
             false => Some(user_key().bytes),
         };
@@ -81,36 +83,33 @@ impl Entries {
             };
             place.roots(&key) == Some(hash)
         };
-        let targets = match &destination.to {
+        let mut targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.
             _ if roots.is_empty() => Vec::new(),
             To::Exit(exit) => vec![exit.target(&roots)?],
-            To::Path(spec) if self.rules.snapshot => {
-                self.land_snapshot(spec, &sources, destination, handles)?
-            }
+            To::Path(spec) if rules.snapshot => self.land_snapshot(spec, &sources)?,
             To::Path(spec) => {
-                if self.rules.closed {
+                if rules.closed {
                     dest::refuse_in_snapshots(spec, handles)?;
                 }
                 let same_machine = destination.same_machine;
                 match maps {
                     [] => dest::resolve(spec, &sources, same_machine, handles, &unfinished)?,
-                    _ => self.land_parts(spec, &sources, same_machine, handles, &unfinished)?,
+                    _ => self.land_parts(spec, &sources, &unfinished)?,
                 }
             }
         };
-        let mut targets = targets;
-        self.find_earlier_copies(destination, &roots, &mut targets, handles)?;
-        if let (Some(backup), To::Path(spec)) = (&self.rules.backup, &destination.to) {
+        self.find_earlier_copies(&roots, &mut targets)?;
+        if let (Some(backup), To::Path(spec)) = (&rules.backup, &destination.to) {
             let is_directory = roots.first().is_some_and(|root| root.is_directory);
             backup.land(spec, &targets, is_directory, handles)?;
         }
-        if self.context().options.mirror.removes_sources {
+        if context.options.mirror.removes_sources {
             dest::check_lasting(&targets)?;
         }
         self.itemize_roots(&targets)?;
-        if !self.rules.dry_run {
-            self.open_journal(destination, &roots, &targets, handles)?;
+        if !rules.dry_run {
+            self.open_journal(&roots, &targets)?;
         }
         Ok(FoundPlaces {
             roots,
@@ -120,24 +119,26 @@ impl Entries {
     }
 
     /// True if the free space must be checked before the first byte.
-    pub fn needs_totals(&self, places: &FoundPlaces) -> bool {
+    pub(super) fn needs_totals(&self, places: &FoundPlaces) -> bool {
+        let rules = &self.entries.rules;
         // Files that are written in place have their space already, and users of `--inplace` often
         // have no more.
         // Nor is it known which files will stay.
-        let stays = self.rules.inplace || self.rules.no_clobber || self.rules.update.asks();
+        let stays = rules.inplace || rules.no_clobber || rules.update.asks();
         let stays = stays && places.targets.iter().all(|target| target.existed);
-        !(self.rules.check || stays || self.rules.earlier.is_some())
+        !(rules.check || stays || rules.earlier.is_some())
     }
 
-    /// Checks the free space, if it [must](Entries::needs_totals), and begins the copy.
-    pub fn land(
+    /// Checks the free space, if it [must](DestinationResolver::needs_totals), and begins the copy.
+    /// Returns the sums of existing directories, if the sender is asked for its sums.
+    pub(super) fn land(
         &self,
-        destination: &CopyDestination,
         places: FoundPlaces,
         totals: Option<&Totals>,
-    ) -> Result<()> {
+    ) -> Result<Option<OwnSums>> {
+        let (entries, context) = (self.entries, self.context());
         if let Some(totals) = totals.filter(|_| self.needs_totals(&places)) {
-            let there = self.journal().map_or(0, Journal::begun_bytes);
+            let there = entries.journal().map_or(0, Journal::begun_bytes);
             let needed = |space: &RootSpace| NeededSpace {
                 allocated: space.allocated,
                 largest: space.largest,
@@ -155,53 +156,48 @@ impl Entries {
         // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
-        if let Some(list) = &self.context().digests {
+        if let Some(list) = &context.digests {
             list.set_landed(names.clone());
         }
-        if destination.same_machine && self.context().options.relative.is_some() {
+        if self.destination.same_machine && context.options.relative.is_some() {
             let dirs = targets.iter().filter_map(|target| target.landing.dir());
             let above = dirs.flat_map(|dir| dir.with_those_above(ABOVE_MAX));
             // Roots land once, so it was not set before.
-            let _ = self.above.set(above.collect());
+            let _ = entries.above.set(above.collect());
         }
-        if self.context().options.mirror.deletes {
+        if context.options.mirror.deletes {
             self.protect(&roots, &targets);
         }
-        self.request(&destination.asked)?;
+        self.request()?;
         let exists = targets.iter().any(|target| target.existed);
-        let exists = exists || self.rules.earlier.is_some();
-        self.moved.set_roots(&targets);
-        self.table().roots.set(&roots, targets);
-        self.context().progress.set_phase(Phase::Copying);
+        let exists = exists || entries.rules.earlier.is_some();
+        entries.moved.set_roots(&targets);
+        entries.table().roots.set(&roots, targets);
+        context.progress.set_phase(Phase::Copying);
+        let mut sums = None;
         if exists && self.compares_sums() {
             let mut key = [0; 32];
             // Without random bytes nothing is compared by sums.
             if rustix::rand::getrandom(&mut key, GetRandomFlags::empty()) == Ok(key.len()) {
-                // Roots land once, so it was not set before.
-                let _ = self.sum_key.set(key);
-                self.context().say(Message::SumUp(key));
+                sums = Some(OwnSums::new(key));
+                context.say(Message::SumUp(key));
             }
         }
-        let asks = exists && self.rules.update.asks();
+        let asks = exists && entries.rules.update.asks();
         let resumes =
-            asks || self.rules.dry_run || self.journal().is_some_and(Journal::has_finished);
-        self.context().say(Message::Landed(RootsResolved {
+            asks || entries.rules.dry_run || entries.journal().is_some_and(Journal::has_finished);
+        context.say(Message::Landed(RootsResolved {
             names,
             resumes,
             ordered,
-            window: self.context().budget.window() as u32,
+            window: context.budget.window() as u32,
         }));
-        Ok(())
+        Ok(sums)
     }
 
     /// Opens the snapshot directory, and resolves the roots in the snapshot under way.
-    fn land_snapshot(
-        &self,
-        spec: &Spec,
-        sources: &[Source],
-        destination: &CopyDestination,
-        handles: &Arc<Handles>,
-    ) -> Result<Vec<RootTarget>> {
+    fn land_snapshot(&self, spec: &Spec, sources: &[Source]) -> Result<Vec<RootTarget>> {
+        let (entries, handles) = (self.entries, self.handles);
         let Some(terms) = self.context().options.snapshot else {
             return Ok(Vec::new());
         };
@@ -212,24 +208,24 @@ impl Entries {
                 ..*source
             })
             .collect();
-        if self.rules.dry_run {
+        if entries.rules.dry_run {
             let view = SnapshotStore::look(spec, handles)?;
             let latest = EarlierDirs::of(view.latest.into_iter().collect());
             let mut targets = dest::would_resolve_in(&view.path, &sources)?;
             targets.iter_mut().for_each(|it| it.set_earlier(&latest));
             return Ok(targets);
         }
-        let sessions = &destination.sessions;
+        let sessions = &self.destination.sessions;
         let run = SnapshotRun {
             session: sessions.own,
             before: &sessions.before,
             no_resume: self.context().options.no_resume,
-            needs_empty: self.rules.closed,
+            needs_empty: entries.rules.closed,
             thins: terms.keep.is_some(),
             is_ending: &|| self.context().is_ending(),
         };
-        let store = SnapshotStore::open(spec, &run, &self.rules, handles)?;
-        let same_machine = destination.same_machine;
+        let store = SnapshotStore::open(spec, &run, &entries.rules, handles)?;
+        let same_machine = self.destination.same_machine;
         let partial = store.partial();
         let resolved = dest::resolve_in(spec, partial, &sources, same_machine, handles);
         let mut targets = match resolved {
@@ -246,11 +242,15 @@ impl Entries {
                 slot.fresh = store.is_new();
             }
         }
-        let (rules, tell) = (self.rules.clone(), sessions.tell.clone());
-        let copy = SnapshotCopy::new(store, terms, &targets, &self.report, rules, tell);
+        let (rules, tell) = (entries.rules.clone(), sessions.tell.clone());
+        let copy = SnapshotCopy::new(store, terms, &targets, &entries.report, rules, tell);
         // Roots land once, so it was not set before.
-        let _ = self.snapshot.set(copy);
+        let _ = entries.snapshot.set(copy);
         Ok(targets)
+    }
+
+    fn context(&self) -> &Context {
+        self.entries.context()
     }
 
     /// Resolves the places of a source and of its parts (`--map`).
@@ -258,10 +258,9 @@ impl Entries {
         &self,
         spec: &Spec,
         sources: &[Source],
-        same_machine: bool,
-        handles: &Arc<Handles>,
         unfinished: &Unfinished,
     ) -> Result<Vec<RootTarget>> {
+        let (same_machine, handles) = (self.destination.same_machine, self.handles);
         let (whole, parts) = sources.split_at(1);
         let mut targets = dest::resolve(spec, whole, same_machine, handles, unfinished)?;
         for (part, map) in parts.iter().zip(&*self.context().options.maps) {
@@ -269,7 +268,7 @@ impl Entries {
                 path: map.to.clone(),
                 ..spec.clone()
             };
-            if self.rules.closed {
+            if self.entries.rules.closed {
                 dest::refuse_in_snapshots(&spec, handles)?;
             }
             // What an interrupted copy has made of it is filled.
@@ -286,13 +285,8 @@ impl Entries {
     }
 
     /// Finds the directories of `--link-dest` and `--copy-dest`.
-    fn find_earlier_copies(
-        &self,
-        destination: &CopyDestination,
-        roots: &[Root],
-        targets: &mut [RootTarget],
-        handles: &Arc<Handles>,
-    ) -> Result<()> {
+    fn find_earlier_copies(&self, roots: &[Root], targets: &mut [RootTarget]) -> Result<()> {
+        let destination = self.destination;
         let (Some(earlier), To::Path(spec)) = (&self.context().options.earlier, &destination.to)
         else {
             return Ok(());
@@ -305,17 +299,16 @@ impl Entries {
         }
         let is_directory = roots.first().is_some_and(|root| root.is_directory);
         let tell = &*destination.sessions.tell;
-        let found = dest::earlier_copies(spec, earlier, is_directory, handles, tell)?;
+        let found = dest::earlier_copies(spec, earlier, is_directory, self.handles, tell)?;
         for target in targets {
             target.set_earlier(&found);
         }
         Ok(())
     }
 
-    /// Notes what may be sent, if this end knows. `asked` are the operands that another host has
-    /// looked up.
-    fn request(&self, asked: &[Vec<u8>]) -> Result<()> {
-        let options = &self.context().options;
+    /// Notes what may be sent, if this end knows.
+    fn request(&self) -> Result<()> {
+        let (options, asked) = (&self.context().options, &self.destination.asked);
         let (list, patterns) = match options.relative.as_ref().map(|copy| &copy.names) {
             Some(NamesFrom::List(list)) => (list.clone(), RequestedPaths::default()),
             Some(NamesFrom::Operands) if !asked.is_empty() => {
@@ -325,7 +318,7 @@ impl Entries {
             }
             _ => return Ok(()),
         };
-        self.table().request(RequestedFiles {
+        self.entries.table().request(RequestedFiles {
             list,
             patterns,
             recursive: options.recursive,
@@ -336,7 +329,7 @@ impl Entries {
     /// Notes the names of the roots, and the state of the directories before the journal is made
     /// there.
     fn itemize_roots(&self, targets: &[RootTarget]) -> Result<()> {
-        let itemizer = &self.report.itemizer;
+        let itemizer = &self.entries.report.itemizer;
         if !itemizer.is_on() {
             return Ok(());
         }
@@ -351,15 +344,16 @@ impl Entries {
 
     /// Keeps the operands, and the directories where they go, from being deleted.
     fn protect(&self, roots: &[Root], targets: &[RootTarget]) {
+        let mirror = &self.entries.mirror;
         let operands = roots.iter().map(|root| (root.dev, root.ino));
-        self.mirror.protect_source(operands);
+        mirror.protect_source(operands);
         let names = targets.iter().map(|target| target.listed.clone());
         let ids = roots.iter().map(|root| root.id);
-        self.mirror.set_names(ids.zip(names));
+        mirror.set_names(ids.zip(names));
         let mut last = None;
         for dir in targets.iter().filter_map(|target| target.landing.dir()) {
             if last.replace(dir.identity()) != Some(dir.identity()) {
-                self.mirror.protect(dir.with_those_above(ABOVE_MAX));
+                mirror.protect(dir.with_those_above(ABOVE_MAX));
             }
         }
     }
@@ -369,9 +363,10 @@ impl Entries {
     fn compares_sums(&self) -> bool {
         let context = self.context();
         let lists = context.digests.is_some() || context.options.digests;
-        let rules = &self.rules;
+        let rules = &self.entries.rules;
         // What an earlier session has begun of a file is removed when the file is asked about.
         let has_begun = self
+            .entries
             .journal()
             .is_some_and(|journal| journal.begun_bytes() > 0);
         let is_blind = rules.blind && !rules.snapshot;
@@ -380,13 +375,9 @@ impl Entries {
 
     /// Opens the journal, which is the lock of this destination. If no journal is possible, the
     /// copy continues without one.
-    fn open_journal(
-        &self,
-        destination: &CopyDestination,
-        roots: &[Root],
-        targets: &[RootTarget],
-        handles: &Arc<Handles>,
-    ) -> Result<()> {
+    fn open_journal(&self, roots: &[Root], targets: &[RootTarget]) -> Result<()> {
+        let (destination, handles) = (self.destination, self.handles);
+        let (rules, context) = (&self.entries.rules, self.context());
         let Some(first) = targets.first() else {
             return Ok(());
         };
@@ -395,121 +386,32 @@ impl Entries {
             user: user_key().bytes,
             session: destination.sessions.own,
             owner,
-            roots: hash_of(roots, &self.context().options.maps),
-            chunk_size: self.context().chunk_size as u32,
-            afresh: self.context().options.no_resume,
+            roots: hash_of(roots, &context.options.maps),
+            chunk_size: context.chunk_size as u32,
+            afresh: context.options.no_resume,
             // A key that may only write must not learn whether others copied the same data.
-            own_only: self.rules.blind,
+            own_only: rules.blind,
         };
         let path = first.landing.path();
         let waiting = WaitForLock {
             before: &destination.sessions.before,
             owner,
             path: &path,
-            is_ending: &|| self.context().is_ending(),
+            is_ending: &|| context.is_ending(),
             tell: &*destination.sessions.tell,
         };
-        let mut places = match first.landing.device() {
+        let places = match first.landing.device() {
             // The directory of the snapshot may get a mode that allows no removal.
-            None if self.rules.snapshot => {
-                let snapshot = self.snapshot.get();
+            None if rules.snapshot => {
+                let snapshot = self.entries.snapshot.get();
                 snapshot.map(SnapshotCopy::journal).into_iter().collect()
             }
             Some(device) => device_places(device, destination, handles),
             // A later run finds it by the operand alone: the places of parts exist then.
-            None if !self.context().options.maps.is_empty() => places(&targets[..1], first),
+            None if !context.options.maps.is_empty() => places(&targets[..1], first),
             None => places(targets, first),
         };
-        // A journal that could not be removed is not made.
-        places.retain(|place| !dest::is_append_only(&place.dir));
-        // An earlier session may have had to make its journal in another place than the best one.
-        places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
-        for place in places {
-            if let Some(journal) = Journal::open(place, &opening, &waiting)? {
-                let name = JournalName::reserve(journal.dir(), journal.name());
-                // Roots land once, so neither cell was set before.
-                let _ = self.journal_name.set(name);
-                let _ = self.journal.set(journal);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the journal: everything is in place and nothing is left to resume.
-    pub fn journal_done(&self) {
-        let Some(journal) = self.journal() else {
-            return;
-        };
-        // The directory may already have its final times, which the removal changes.
-        let dir = journal
-            .dir()
-            .handle()
-            .ok()
-            .filter(|_| self.rules.keep.times);
-        let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());
-        self.remove_journal(journal);
-        if let (Some(dir), Some(stat)) = (dir, before)
-            && self.table().roots.is_landing(journal.dir())
-        {
-            let time = |tv_sec, tv_nsec| Timespec {
-                tv_sec,
-                tv_nsec: tv_nsec as _,
-            };
-            let times = Timestamps {
-                last_access: time(stat.st_atime, stat.st_atime_nsec),
-                last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-            };
-            // If this fails, only a time is wrong.
-            let _ = futimens(&*dir, &times);
-        }
-    }
-
-    /// A journal that cannot be removed does no harm, so nothing fails; but the user has to remove
-    /// it.
-    fn remove_journal(&self, journal: &Journal) {
-        if let Err(error) = journal.remove() {
-            let line = format!(
-                "fastcp: {}; the file is no longer needed, delete it by hand",
-                error.in_place()
-            );
-            (self.sessions.tell)(&line);
-        }
-    }
-
-    /// Removes the journal after an early end, or keeps it for a later run if that has a use for
-    /// it. `is_kept`: the sender kept to the protocol.
-    pub fn put_journal_away(&self, is_kept: bool) {
-        let Some(journal) = self.journal() else {
-            return;
-        };
-        if !journal.is_useful() || !is_kept {
-            self.remove_journal(journal);
-        } else if !user_key().is_kept {
-            let line = "fastcp: this copy cannot be resumed: the receiving host has no writable \
-                        ~/.local/state/fastcp for this user; set XDG_STATE_HOME there";
-            (self.sessions.tell)(line);
-        }
-        journal.release();
-    }
-
-    /// Gives unfinished directories their final modes, so that none stays private that should not
-    /// be. The next run makes them writable again.
-    pub fn leave_directories(&self) {
-        let rules = Rules {
-            fsync: false,
-            ..self.rules.clone()
-        };
-        let made = self.table().take_made_directories();
-        for (directory, entry) in made {
-            // The copy has failed already, and the user needs that error.
-            let _ = directory.finish(&entry, &rules);
-        }
-    }
-
-    /// Removes and returns the files that are being received.
-    pub fn take_files(&self) -> Vec<Arc<OpenFile>> {
-        self.table().take_files()
+        self.entries.journal.open(places, &opening, &waiting)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::manifest::{Entry, EntryKind, SpecialFile};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::open_file::IncomingFile;
 use crate::pipeline::receive::resume::Asked;
-use crate::wire::message::{Message, Want, WantKind};
+use crate::wire::message::{Want, WantKind};
 
 impl EntryWriter<'_> {
     pub(super) fn is_dry(&self) -> bool {
@@ -119,12 +119,9 @@ impl EntryWriter<'_> {
     pub(super) fn would_reuse(&self, entry: &Entry, listed: Option<&ListedPath>) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
         self.itemizer().note_first(entry, listed, None);
-        let kind = WantKind::Unchanged;
-        // Sent first, because the acknowledgement refers to this answer.
-        self.context()
-            .say(Message::Want(vec![Want { entry: id, kind }]));
+        self.answer(id, WantKind::Unchanged);
         self.context().progress.add_unchanged(entry.size);
-        self.entries().would_be_placed(id, parent);
+        self.entries().acknowledge(id, parent);
         None
     }
 
@@ -132,11 +129,8 @@ impl EntryWriter<'_> {
         let (id, parent) = (entry.id, entry.parent);
         self.itemizer().would_send(entry.size);
         self.itemizer().report(Some(item), entry, None);
-        let kind = WantKind::WouldSend;
-        // Sent first, because the acknowledgement refers to this answer.
-        self.context()
-            .say(Message::Want(vec![Want { entry: id, kind }]));
-        self.entries().would_be_placed(id, parent);
+        self.answer(id, WantKind::WouldSend);
+        self.entries().acknowledge(id, parent);
         None
     }
 
@@ -174,7 +168,7 @@ impl EntryWriter<'_> {
                 itemizer.report(made(ItemAction::Made), &entry, None);
             }
         }
-        entries.would_be_placed(entry.id, entry.parent);
+        entries.acknowledge(entry.id, entry.parent);
         None
     }
 
@@ -193,7 +187,7 @@ impl EntryWriter<'_> {
         match self.planned(entry, slot, listed) {
             Ok(item) => {
                 self.itemizer().report(item, entry, None);
-                self.entries().would_be_placed(id, parent);
+                self.entries().acknowledge(id, parent);
             }
             Err(error) => self.entries().fail(id, parent, &error),
         }
