@@ -2,6 +2,9 @@
 //! which the source may not have. When everything is in place, it asks the sender about these names,
 //! and deletes what the sender does not have.
 
+mod deletion;
+mod own_names;
+mod place;
 mod room;
 mod work;
 
@@ -14,7 +17,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::work::{Answered, MirrorWork, NOTED_BYTES_MAX, NotedDirectory};
+use self::deletion::{DeletionCount, DeletionPass};
+use self::own_names::OwnNamesReader;
+use self::place::NotedDirectory;
+use self::work::{Answered, MirrorWork};
 use super::entry_table::PlaceInCopy;
 use super::report::Report;
 use crate::dest::{self, Directory, Rules, is_own_name};
@@ -24,9 +30,6 @@ use crate::manifest::{EntryId, Timestamp};
 use crate::mirror::NameSums;
 use crate::report::TellUser;
 use crate::wire::message::{DirectoryNames, ExtraEntries};
-
-/// About how many bytes one noted directory takes besides its paths.
-const NOTED_WEIGHT: usize = 192;
 
 /// Most directories and files that are never deleted, in some 8 MB.
 const PROTECTED_MAX: usize = 1 << 18;
@@ -50,14 +53,11 @@ pub(super) struct Mirroring {
 /// Facts about the copy, for the time when everything is in place.
 #[derive(Default)]
 struct Noted {
-    directories: Vec<NotedDirectory>,
-    /// Device and inode of these.
+    reader: OwnNamesReader,
+    /// Device and inode of its directories.
     seen: HashSet<(u64, u64)>,
-    /// By entry number, the directory of each operand.
-    roots: HashMap<EntryId, Arc<Dir>>,
     /// The name of each operand below the destination.
     names: HashMap<EntryId, Vec<u8>>,
-    bytes: usize,
     /// Number of further directories, for which there was no room.
     left_out: u64,
     /// Number of entries in all directories that were looked at.
@@ -164,23 +164,19 @@ impl Mirroring {
         let root_name = noted.names.get(&place.root).map_or(&b""[..], |name| name);
         let slash: &[u8] = if root_name.is_empty() { b"" } else { b"/" };
         let way = [root_name, slash, below].concat();
-        let below: Box<[u8]> = below.into();
-        let weight = NOTED_WEIGHT + differ.weight() + 2 * way.len();
-        if noted.bytes + weight > NOTED_BYTES_MAX {
-            noted.left_out += 1;
-            return;
-        }
-        noted.bytes += weight;
-        noted.roots.entry(place.root).or_insert(root);
-        noted.seen.insert(dir.identity());
-        noted.directories.push(NotedDirectory {
+        let directory = NotedDirectory {
             root: place.root,
-            below,
+            below: below.into(),
             way: way.into(),
             confuses,
             differ,
             identity: dir.identity(),
-        });
+        };
+        if noted.reader.note(directory, root) {
+            noted.seen.insert(dir.identity());
+        } else {
+            noted.left_out += 1;
+        }
     }
 
     /// There was no room for the names in a directory.
@@ -195,21 +191,19 @@ impl Mirroring {
             report.context.report_fault(&error, 0, 0);
             return true;
         }
-        if report.has_failed() && !self.rules.force && !noted.directories.is_empty() {
+        if report.has_failed() && !self.rules.force && !noted.reader.is_empty() {
             let line = "fastcp: nothing was deleted, because some entries could not be copied \
                         (--force deletes anyway)";
             (self.tell)(line);
             return true;
         }
+        // Then everything is counted before anything is deleted.
+        let only_counts = report.context.options.mirror.most.is_some();
+        let protected = Arc::unwrap_or_clone(noted.protected);
+        let count = DeletionCount::new(noted.entries, *self.made_room.lock());
         let rules = self.rules.clone();
-        let mut work = MirrorWork::new(noted.directories, noted.roots, self.began, rules);
-        work.protected = Arc::unwrap_or_clone(noted.protected);
-        work.left_out = noted.left_out;
-        work.count.entries = noted.entries;
-        work.count.made_room = *self.made_room.lock();
-        if report.context.options.mirror.most.is_some() {
-            work.only_count();
-        }
+        let pass = DeletionPass::new(only_counts, rules, protected, self.began, count);
+        let mut work = MirrorWork::new(noted.reader, pass, noted.left_out);
         // An answer waits until this is unlocked.
         let mut guard = self.work.lock();
         work.ask(report);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use super::super::entry_table::PlaceInCopy;
 use super::super::report::Report;
-use super::work::UntoldDeletions;
+use super::deletion::UntoldDeletions;
 use super::{Mirroring, last_names};
 use crate::dest::{self, EntrySlot, Obstacle, Remover};
 use crate::error::{Error, Kind, Result, Side};

@@ -1,0 +1,224 @@
+//! One pass over the entries that only the destination has: it counts or deletes them.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::mem::take;
+
+use super::super::report::Report;
+use crate::dest::{Directory, EntrySlot, Remover, Rules};
+use crate::error::{Error, Result};
+use crate::manifest::Timestamp;
+use crate::mirror::MostDeleted;
+use crate::wire::message::DeletedEntries;
+
+/// Paths of deleted entries in one message, and about how many bytes they take.
+const TOLD_MAX: usize = 256;
+const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// Counts entries, or deletes them. In a dry run, entries to delete are only reported.
+pub(super) struct DeletionPass {
+    /// Another pass will delete, if this one does not count too many.
+    pub only_counts: bool,
+    pub rules: Rules,
+    /// Device and inode of the entries that are never deleted.
+    protected: HashSet<(u64, u64)>,
+    /// Entries younger than this stay.
+    pub began: Timestamp,
+    pub count: DeletionCount,
+    told: UntoldDeletions,
+}
+
+impl DeletionPass {
+    pub(super) fn new(
+        only_counts: bool,
+        rules: Rules,
+        protected: HashSet<(u64, u64)>,
+        began: Timestamp,
+        count: DeletionCount,
+    ) -> DeletionPass {
+        DeletionPass {
+            only_counts,
+            rules,
+            protected,
+            began,
+            count,
+            told: UntoldDeletions::default(),
+        }
+    }
+
+    /// True if the destination changes.
+    pub(super) fn changes(&self) -> bool {
+        !self.only_counts && !self.rules.dry_run
+    }
+
+    /// Reports an error. A pass that only counts is followed by one that meets it again.
+    pub(super) fn failed(&self, report: &Report, error: &Error) {
+        if !self.only_counts {
+            report.context.report_fault(error, 0, 0);
+        }
+    }
+
+    /// Everything was counted. The next pass deletes.
+    ///
+    /// # Errors
+    /// The message for the user if that is more than `most`.
+    pub(super) fn allow(&mut self, most: MostDeleted) -> Result<(), String> {
+        self.count = self.count.allow(most)?;
+        self.only_counts = false;
+        Ok(())
+    }
+
+    /// Removes the tree in `slot`. `is_nested`: it is in a directory that only the destination has.
+    /// Returns whether all of it was removed, and whether anything was.
+    pub(super) fn remove_tree(
+        &mut self,
+        report: &Report,
+        slot: &EntrySlot,
+        path: Vec<u8>,
+        is_nested: bool,
+    ) -> (bool, bool) {
+        let before = self.count.deleted;
+        let is_all = self.with_remover(report, |remover| remover.remove_tree(slot, path));
+        let deleted = self.count.deleted - before;
+        let top = u64::from(!is_nested && is_all);
+        self.count.nested += deleted.saturating_sub(top);
+        if !is_all {
+            self.count.stops();
+        }
+        (is_all, deleted > 0)
+    }
+
+    /// Opens a directory of which some entries may be deleted.
+    pub(super) fn open_directory(
+        &mut self,
+        report: &Report,
+        slot: &EntrySlot,
+    ) -> Result<Directory> {
+        self.with_remover(report, |remover| remover.open_directory(slot))
+    }
+
+    fn with_remover<T>(&mut self, report: &Report, act: impl FnOnce(&mut Remover) -> T) -> T {
+        let context = &report.context;
+        let (only_counts, only_looks) = (self.only_counts, self.rules.dry_run);
+        let (limit, deleted) = (self.count.limit, Cell::new(self.count.deleted));
+        let (count, told) = (&mut self.count, &mut self.told);
+        act(&mut Remover {
+            only_counts: only_counts || only_looks,
+            only_looks,
+            rules: &self.rules,
+            protected: &self.protected,
+            is_ending: &|| context.is_ending(),
+            began: self.began,
+            may_remove: &|| limit.is_none_or(|limit| deleted.get() < limit),
+            removed: &mut |path| {
+                count.deleted += 1;
+                deleted.set(count.deleted);
+                if !only_counts {
+                    told.add(report, path);
+                }
+            },
+            // An error is reported only by the pass that deletes.
+            failed: &mut |error| {
+                if !only_counts {
+                    context.report_fault(error, 0, 0);
+                }
+            },
+        })
+    }
+
+    /// A directory was removed, after its entries.
+    pub(super) fn removed(&mut self, report: &Report, path: &[u8], is_nested: bool) {
+        self.count.deleted += 1;
+        self.count.nested += u64::from(is_nested);
+        if !self.only_counts {
+            self.told.add(report, path);
+        }
+    }
+
+    /// Tells the user about the deleted entries.
+    pub(super) fn tell(&mut self, report: &Report) {
+        take(&mut self.told).say(report);
+    }
+}
+
+/// How many entries are deleted, and how many may be.
+#[derive(Default)]
+pub(super) struct DeletionCount {
+    /// Number of entries in the directories of the copy.
+    entries: u64,
+    /// Number of entries that were deleted before, to make room for others.
+    made_room: u64,
+    deleted: u64,
+    /// Deleted entries of directories that only the destination has.
+    nested: u64,
+    /// Most entries to delete.
+    limit: Option<u64>,
+    /// More were to be deleted.
+    pub was_limited: bool,
+}
+
+impl DeletionCount {
+    pub(super) fn new(entries: u64, made_room: u64) -> DeletionCount {
+        DeletionCount {
+            entries,
+            made_room,
+            ..DeletionCount::default()
+        }
+    }
+
+    /// True if nothing more may be deleted. Notes that more was to be.
+    pub(super) fn stops(&mut self) -> bool {
+        let is_at_limit = self.limit.is_some_and(|limit| self.deleted >= limit);
+        self.was_limited |= is_at_limit;
+        is_at_limit
+    }
+
+    /// Everything was counted. Begins the count of what is deleted.
+    ///
+    /// # Errors
+    /// The message for the user if that is more than `most`.
+    fn allow(&self, most: MostDeleted) -> Result<DeletionCount, String> {
+        let deleted = self.deleted + self.made_room;
+        let all = self.entries + self.nested + self.made_room;
+        if most.is_exceeded(deleted, all) {
+            let nothing = match self.made_room {
+                0 => "nothing",
+                _ => "nothing more",
+            };
+            return Err(format!(
+                "{nothing} is deleted: {deleted} of {all} entries would be, and --max-delete allows \
+                 {most}"
+            ));
+        }
+        Ok(DeletionCount {
+            limit: Some(most.of(all).saturating_sub(self.made_room)),
+            ..DeletionCount::new(self.entries, self.made_room)
+        })
+    }
+}
+
+/// Deleted entries that the user has not heard of.
+#[derive(Default)]
+pub(super) struct UntoldDeletions {
+    deleted: DeletedEntries,
+    bytes: usize,
+}
+
+impl UntoldDeletions {
+    pub(super) fn add(&mut self, report: &Report, path: &[u8]) {
+        self.deleted.count += 1;
+        if report.context.options.mirror.lists {
+            self.bytes += path.len() + size_of::<Vec<u8>>();
+            self.deleted.paths.push(path.to_vec());
+        }
+        if self.deleted.paths.len() >= TOLD_MAX || self.bytes >= TOLD_BYTES_MAX {
+            take(self).say(report);
+        }
+    }
+
+    pub(super) fn say(self, report: &Report) {
+        if self.deleted.count > 0 {
+            report.deleted(self.deleted);
+        }
+    }
+}
