@@ -15,6 +15,7 @@ mod kept;
 mod open_files;
 mod ready;
 mod removable;
+mod sum_questions;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ pub use open_files::{Chores, Discarded, EntryAtClose, NotHad, ResumedFile, Unans
 use ready::{NextStep, NextTerms, ReadyChunks};
 use removable::RemovableFiles;
 pub use removable::Removals;
+use sum_questions::SumQuestions;
 
 use super::plan::{
     CopyComparisons, NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile,
@@ -44,7 +46,7 @@ use crate::error::{Error, Kind, Side};
 use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::pipeline::wait_queue::WaitQueue;
 use crate::source::SourceCount;
-use crate::wire::message::{DifferingChunk, SUMS_MAX, SumsAnswer, SumsFound};
+use crate::wire::message::{DifferingChunk, SumsAnswer};
 
 /// Packs and files that are planned and not begun. Beyond this the walk waits.
 const FRESH_MAX: usize = 64;
@@ -73,12 +75,7 @@ struct SchedulerState {
     planned: bool,
     /// How small files are sent; None until the receiver says where everything lands.
     landed: Option<SmallFileMode>,
-    /// The receiver's key for sums of directories, if it compares them.
-    sum_key: Option<Digest>,
-    /// Number of questions that it has not answered.
-    sums_asked: usize,
-    /// Its answers, until the walk takes them.
-    sums_answers: Vec<SumsAnswer>,
+    sums: SumQuestions,
     /// How far ahead of the first unacknowledged chunk another may begin. Applies to pipes, and to
     /// all chunks if they leave the receiver in order.
     window: u64,
@@ -177,37 +174,32 @@ impl Scheduler {
 
     /// The receiver compares sums of directories. Called before [`start`](Scheduler::start).
     pub fn sum_up(&self, key: Digest) {
-        self.state.lock().sum_key = Some(key);
+        self.state.lock().sums.key = Some(key);
     }
 
     pub fn sum_key(&self) -> Option<Digest> {
-        self.state.lock().sum_key
+        self.state.lock().sums.key
     }
 
     /// Counts questions about sums that are about to be sent.
     pub fn asking_sums(&self, count: usize) {
-        self.state.lock().sums_asked += count;
+        self.state.lock().sums.ask(count);
     }
 
     /// Adds an answer about sums. False if it answers no question, or is too long.
     pub fn add_sums_answer(&self, answer: SumsAnswer) -> bool {
-        let mut state = self.state.lock();
-        let is_long = matches!(&answer.found, SumsFound::Some(bits) if bits.len() > SUMS_MAX / 8);
-        let Some(asked) = state.sums_asked.checked_sub(1).filter(|_| !is_long) else {
-            return false;
-        };
-        state.sums_asked = asked;
-        state.sums_answers.push(answer);
-        drop(state);
-        self.changed.wake_all();
-        true
+        let is_added = self.state.lock().sums.add_answer(answer);
+        if is_added {
+            self.changed.wake_all();
+        }
+        is_added
     }
 
     /// Takes the answers about sums that have come. If `waits`, waits until there is one.
     pub fn take_sums_answers(&self, waits: bool) -> Result<Vec<SumsAnswer>, Ended> {
-        let is_ready = |state: &SchedulerState| !waits || !state.sums_answers.is_empty();
+        let is_ready = |state: &SchedulerState| !waits || state.sums.has_answers();
         let mut state = self.wait_until(is_ready)?;
-        Ok(std::mem::take(&mut state.sums_answers))
+        Ok(state.sums.take_answers())
     }
 
     /// Sets the tuner's decisions: how many chunks may be unacknowledged, up to [`UNACKED_MAX`],
