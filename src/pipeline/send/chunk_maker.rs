@@ -95,25 +95,28 @@ impl ChunkMaker {
     /// Otherwise offers the chunk once more, if that may help.
     fn patched(&self, plan: &Plan, mut chunk: Chunk, worker: &mut SendWorker<'_>) -> Chunk {
         let is_range = chunk.place.kind == ChunkKind::Range;
-        let Some(pages) = plan.pages().filter(|_| is_range) else {
+        let Some(pages) = plan.offer().pages().filter(|_| is_range) else {
             return chunk;
         };
         let most = chunk.buffer.len() / 8 * PATCH_MAX_EIGHTHS;
         worker.patch.resize(most, 0);
         let made = patch::make(chunk.buffer.data(), pages, &mut worker.patch);
-        if plan.tries_anchors(chunk.buffer.len(), made.map(|(_, new)| new)) {
-            plan.make_offer(&mut chunk);
+        if plan
+            .offer()
+            .tries_anchors(chunk.buffer.len(), made.map(|(_, new)| new))
+        {
+            plan.offer().make(&mut chunk);
             return chunk;
         }
         match made {
             Some((len, new)) => {
-                plan.new.store(new as u32, Relaxed);
-                plan.offered();
+                plan.offer().set_new(new);
+                plan.offer().sent();
                 chunk.place.kind = ChunkKind::Patch;
                 chunk.buffer.room()[..len].copy_from_slice(&worker.patch[..len]);
                 chunk.buffer.set_len(len);
             }
-            None => plan.give_up_patch(),
+            None => plan.offer().give_up_patch(),
         }
         chunk
     }
@@ -123,11 +126,12 @@ impl ChunkMaker {
     fn look_in_cache(&self, plan: &Plan) -> Option<Got> {
         match &plan.what {
             // A patch is for this receiver alone.
-            PlannedContent::Piece { .. } if plan.pages().is_some() => None,
+            PlannedContent::Piece { .. } if plan.offer().pages().is_some() => None,
             PlannedContent::Piece { file, piece } => {
                 let share = self.share_of(file, piece)?;
                 // If only the digest is sent, no other sender could use the chunk.
-                let may_make = plan.digest.get().is_none() && !file.digest_only && !plan.is_offer();
+                let may_make =
+                    plan.digest.get().is_none() && !file.digest_only && !plan.offer().is_open();
                 let key = CacheKey::of(&file.found.entry);
                 Some(share.chunk(key, piece.offset, piece.len, may_make))
             }

@@ -10,11 +10,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::cache::{CacheKey, CacheShare};
+use super::comparison::{COMPARED_PIECE, ComparedRanges, CopyComparisons};
 use super::name_questions::NameQuestions;
-use super::plan::{
-    COMPARED_PIECE, ComparedRanges, CopyComparisons, FileReading, PackMember, Plan, PlannedContent,
-    RootDigest, SendFile, SendPipe,
-};
+use super::plan::{FileReading, PackMember, Plan, PlannedContent, RootDigest, SendFile, SendPipe};
 use super::report::SendReport;
 use super::scheduler::{
     Discarded, EntryAtClose, LeftFile, Scheduler, Settled, SmallFileMode, Sum, Unanswered,
@@ -414,7 +412,7 @@ impl SendControl {
                     self.context.progress.add_skipped(len);
                     return;
                 }
-                let had = plan.placed(len);
+                let had = plan.offer().placed(len);
                 if had > 0 {
                     self.context.progress.add_resumed(had);
                 }

@@ -148,8 +148,8 @@ impl SendReader {
             return None;
         }
         let mut chunk = Chunk { place, buffer };
-        if place.kind == ChunkKind::Range && plan.is_offer() {
-            plan.make_offer(&mut chunk);
+        if place.kind == ChunkKind::Range && plan.offer().is_open() {
+            plan.offer().make(&mut chunk);
         }
         Some((chunk, digest))
     }

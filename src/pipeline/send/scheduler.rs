@@ -37,9 +37,9 @@ use removable::RemovableFiles;
 pub use removable::Removals;
 use sum_questions::SumQuestions;
 
-use super::plan::{
-    CopyComparisons, NotOffered, PackMember, PipePart, Plan, PlannedContent, SendFile,
-};
+use super::comparison::CopyComparisons;
+use super::offer::NotOffered;
+use super::plan::{PackMember, PipePart, Plan, PlannedContent, SendFile};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
@@ -416,7 +416,7 @@ impl Scheduler {
             // The worker that took the plan may still use it.
             if let Some(unshared) = Arc::get_mut(&mut plan) {
                 // That worker may have offered it since then.
-                unshared.anchors_answered();
+                unshared.offer().anchors_answered();
                 // A spare plan must not keep a file open.
                 unshared.what = PlannedContent::Pack(self.nothing.clone());
                 spare = Some(plan);

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::manifest::EntryId;
-use crate::pipeline::send::plan::{CopyComparisons, NotOffered, Plan, PlannedContent};
+use crate::pipeline::send::comparison::CopyComparisons;
+use crate::pipeline::send::offer::NotOffered;
+use crate::pipeline::send::plan::{Plan, PlannedContent};
 use crate::wire::message::DifferingChunk;
 
 /// The most unacknowledged chunks. At 1 MiB each, this is more than 10 Gbit/s of data compressed
@@ -129,7 +131,7 @@ impl ChunksInFlight {
             connection: None,
             repeated: 0,
             was_taken: false,
-            is_offer: plan.is_offer(),
+            is_offer: plan.offer().is_open(),
         };
         self.offers += usize::from(in_flight.is_offer);
         self.chunks.insert(chunk, in_flight);
@@ -143,7 +145,7 @@ impl ChunksInFlight {
         chunks.start = chunk + 1;
         self.again.remove(&chunk);
         let mut in_flight = self.chunks.remove(&chunk)?;
-        in_flight.plan.anchors_answered();
+        in_flight.plan.offer().anchors_answered();
         self.members -= in_flight.plan.what.members().count();
         if self.answered(&mut in_flight) {
             self.hits = (self.hits + 1).min(UNACKED_MAX);
@@ -258,7 +260,7 @@ impl ChunksInFlight {
         let Some(mut in_flight) = self.chunks.remove(&chunk) else {
             return Ok(());
         };
-        let news = in_flight.plan.differs(differing);
+        let news = in_flight.plan.offer().differs(differing);
         if let Ok(true) = news {
             (in_flight.connection, in_flight.was_taken) = (None, false);
             self.answered(&mut in_flight);
