@@ -125,11 +125,14 @@ impl Entries {
 
     /// The place for an entry, and the hash of its path; None if its directory is not known.
     pub fn locate(&self, entry: &Entry) -> (Location, Option<Hash>) {
-        let is_listing = self.is_listing();
-        let table = self.table();
-        if !self.is_requested(&table, entry) {
+        self.locate_in(&self.table(), entry)
+    }
+
+    fn locate_in(&self, table: &EntryTable, entry: &Entry) -> (Location, Option<Hash>) {
+        if !self.is_requested(table, entry) {
             return (Location::Refused, None);
         }
+        let is_listing = self.context().digests.is_some() || self.report.itemizer.is_on();
         (
             table.locate(entry.id, entry.parent, &entry.name, is_listing),
             table.path_of(entry.id, entry.parent, &entry.name),
@@ -145,26 +148,14 @@ impl Entries {
         may_be
     }
 
-    /// True if the paths of entries are needed.
-    fn is_listing(&self) -> bool {
-        self.context().digests.is_some() || self.report.itemizer.is_on()
-    }
-
     /// The same for an entry that is new; None if it is in place, failed or being received. One
     /// look at the table: when the last child of a directory is accounted for, the directory leaves
     /// it.
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
-        let is_listing = self.is_listing();
         let table = self.table();
-        if !self.is_requested(&table, entry) {
-            return Some((Location::Refused, None));
-        }
-        (!table.is_known(entry.id)).then(|| {
-            (
-                table.locate(entry.id, entry.parent, &entry.name, is_listing),
-                table.path_of(entry.id, entry.parent, &entry.name),
-            )
-        })
+        let found = self.locate_in(&table, entry);
+        let is_refused = matches!(found.0, Location::Refused);
+        (is_refused || !table.is_known(entry.id)).then_some(found)
     }
 
     /// Gives the entry the mode, owner and group that its copy gets on this host.

@@ -446,13 +446,8 @@ impl EntryWriter<'_> {
             }
             (Location::Exit(..), _) => self.breach("an entry that differs from its announcement"),
             (Location::Slot(slot, listed), EntryKind::Symlink(_) | EntryKind::Special(_)) => {
-                match self.entries().standing(&slot, &entry) {
-                    Ok(Standing::Stays) => return self.entry_stays(&entry, false),
-                    Ok(_) => {}
-                    Err(error) => {
-                        self.link_placed(&entry, Err(error));
-                        return None;
-                    }
+                if !self.may_place(&slot, &entry) {
+                    return None;
                 }
                 let earlier = self.entries().find_earlier(&entry);
                 match &earlier {
@@ -476,13 +471,8 @@ impl EntryWriter<'_> {
                 self.link(&entry, &slot, listed.as_ref());
             }
             (Location::Slot(slot, listed), EntryKind::HardLink(first)) => {
-                match self.entries().standing(&slot, &entry) {
-                    Ok(Standing::Stays) => return self.entry_stays(&entry, false),
-                    Ok(_) => {}
-                    Err(error) => {
-                        self.link_placed(&entry, Err(error));
-                        return None;
-                    }
+                if !self.may_place(&slot, &entry) {
+                    return None;
                 }
                 let first = *first;
                 if first >= entry.id {
@@ -541,6 +531,16 @@ impl EntryWriter<'_> {
         }
         self.entries().stays(id, parent);
         None
+    }
+
+    /// False for a link or special file that is not placed, because of what is there.
+    fn may_place(&self, slot: &EntrySlot, entry: &Entry) -> bool {
+        match self.entries().standing(slot, entry) {
+            Ok(Standing::Stays) => self.entries().stays(entry.id, entry.parent),
+            Ok(_) => return true,
+            Err(error) => self.entries().fail(entry.id, entry.parent, &error),
+        }
+        false
     }
 
     /// A symbolic link or a special file.
