@@ -2,6 +2,7 @@
 //! gathers small files into packs. It runs on its own thread and waits while enough is planned.
 
 use std::collections::HashMap;
+use std::mem::take;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,14 +56,9 @@ struct SourceWalk<'a> {
     met: RangeSet,
     /// Root numbers of the operands' directories, by address.
     roots: HashMap<*const Dir, usize>,
-    /// Files sent again under another name, because the first name could not be placed.
-    relinked: HashMap<EntryId, EntryId>,
-    /// The last entry was a hard link to an earlier file.
-    in_links: bool,
+    links: WalkLinks,
     /// Skipped FIFOs, sockets and devices.
     special: u64,
-    /// The copy has one operand only.
-    alone: bool,
     unsized_files: UnsizedFiles,
     /// The numbers of entries, which the walk takes too.
     numbers: Option<EntryNumbers>,
@@ -85,6 +81,40 @@ struct SmallFiles {
     asking_bytes: usize,
 }
 
+impl SmallFiles {
+    /// Adds a file to ask about. True if there are enough for a message.
+    fn ask(&mut self, member: PackMember) -> bool {
+        self.asking_bytes += entry_weight(&member.found.entry);
+        self.asking.push(member);
+        self.asking.len() >= ASK_MAX || self.asking_bytes >= ASK_BYTES_MAX
+    }
+
+    fn take_asking(&mut self) -> Vec<PackMember> {
+        self.asking_bytes = 0;
+        take(&mut self.asking)
+    }
+}
+
+/// Further names of files (hard links), which the walk meets one after the other.
+#[derive(Default)]
+struct WalkLinks {
+    /// The last entry was one.
+    has_begun: bool,
+    /// Files sent again under another name, because the first name could not be placed.
+    sent_again: HashMap<EntryId, EntryId>,
+}
+
+impl WalkLinks {
+    /// The entry under which the file `first` was sent last. It is forgotten with the last name.
+    fn sent_as(&mut self, first: EntryId, is_last: bool) -> EntryId {
+        let again = match is_last {
+            true => self.sent_again.remove(&first),
+            false => self.sent_again.get(&first).copied(),
+        };
+        again.unwrap_or(first)
+    }
+}
+
 /// Files whose length is unknown until they are read to the end. Files that the kernel makes up
 /// are packed like other small files, if the pack has room left. Otherwise such a file is sent as
 /// a pipe, on the walk's thread like all pipes.
@@ -94,6 +124,8 @@ struct UnsizedFiles {
     sizes: HashMap<u64, Sizes>,
     /// Some are in packs, which may have no room for them.
     are_packed: bool,
+    /// The copy has one operand only.
+    are_alone: bool,
 }
 
 /// Plans everything to be sent, then tells the receiver that this is all. Streams are read here.
@@ -111,14 +143,15 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         small: SmallFiles::default(),
         met: RangeSet::new(),
         roots: HashMap::new(),
-        relinked: HashMap::new(),
-        in_links: false,
+        links: WalkLinks::default(),
         special: 0,
-        alone: match &sources {
-            Sources::Files(walk) => walk.named() == 1,
-            Sources::Pipe(_) => true,
+        unsized_files: UnsizedFiles {
+            are_alone: match &sources {
+                Sources::Files(walk) => walk.named() == 1,
+                Sources::Pipe(_) => true,
+            },
+            ..UnsizedFiles::default()
         },
-        unsized_files: UnsizedFiles::default(),
         numbers: match &sources {
             Sources::Files(walk) => Some(walk.numbers()),
             Sources::Pipe(_) => None,
@@ -134,7 +167,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             }
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.count.end(sender)?;
-            planner.finish_held()?;
+            planner.compare(true)?;
             planner.tell_unlinked(walk.unlinked())?;
             planner.tell_unread(walk.unread_attributes())?;
         }
@@ -151,16 +184,13 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
         })
         .collect();
     let ranges = unused.iter().map(|span| span.start..span.end);
+    let report = &sender.report;
     if planner.special > 0 {
-        sender
-            .report
-            .say_or_end(Message::Special(planner.special))?;
+        report.say_or_end(Message::Special(planner.special))?;
     }
     // Before the message, since the receiver may be done as soon as it arrives.
     sender.scheduler.end_planning(ranges);
-    sender
-        .report
-        .say_or_end(Message::AllSent(AllSent { last, unused }))?;
+    report.say_or_end(Message::AllSent(AllSent { last, unused }))?;
     match deletes {
         true => planner.mirror.answer(sender),
         false => Ok(()),
@@ -226,14 +256,14 @@ impl SourceWalk<'_> {
     fn unnumbered(&mut self, found: FoundFile) -> Result<(), Ended> {
         if self.held.is_none() {
             self.wait_landed()?;
-            let update = &self.sender.context.options.update;
+            let options = &self.sender.context.options;
             let contents = self.contents();
             let terms = |key| SumTerms {
                 contents,
                 key,
-                keep: self.sender.context.options.keep,
-                changes: self.sender.context.options.changes.clone(),
-                has_time: update.sums_have_times(&self.sender.context.options.keep),
+                keep: options.keep,
+                changes: options.changes.clone(),
+                has_time: options.update.sums_have_times(&options.keep),
             };
             self.held = Some(HeldEntries::new(self.sender.scheduler.sum_key().map(terms)));
         }
@@ -274,9 +304,8 @@ impl SourceWalk<'_> {
                 let (sums, entry_sums) = held.take_questions();
                 // A directory is announced before it is compared.
                 self.announcements.say(self.sender)?;
-                self.sender
-                    .scheduler
-                    .asking_sums(sums.len() + entry_sums.len());
+                let scheduler = &self.sender.scheduler;
+                scheduler.asking_sums(sums.len() + entry_sums.len());
                 let sums = (!sums.is_empty()).then_some(Message::DirectorySums(sums));
                 let entry_sums = entry_sums.into_iter().map(Message::EntrySums);
                 for message in sums.into_iter().chain(entry_sums) {
@@ -306,19 +335,11 @@ impl SourceWalk<'_> {
             bytes,
             end,
         } = compared;
-        self.sender
-            .context
-            .progress
-            .add_unchanged_files(files, bytes);
-        differ
-            .into_iter()
-            .try_for_each(|found| self.numbered(found))?;
+        let progress = &self.sender.context.progress;
+        progress.add_unchanged_files(files, bytes);
+        let mut differ = differ.into_iter();
+        differ.try_for_each(|found| self.numbered(found))?;
         self.announcements.end(self.sender, end, None)
-    }
-
-    /// Compares everything that is held.
-    fn finish_held(&mut self) -> Result<(), Ended> {
-        self.compare(true)
     }
 
     fn entry(&mut self, found: FoundFile) -> Result<(), Ended> {
@@ -329,7 +350,7 @@ impl SourceWalk<'_> {
             self.send_outgrown()?;
         }
         let listed = self.place_in_list(&found);
-        self.in_links &= matches!(found.entry.kind, EntryKind::HardLink(_));
+        self.links.has_begun &= matches!(found.entry.kind, EntryKind::HardLink(_));
         let removes = self.sender.context.removes_sources();
         match &found.entry.kind {
             EntryKind::Pipe if removes => self.refuse_removal(&found),
@@ -364,12 +385,9 @@ impl SourceWalk<'_> {
         };
         self.will_remove(source.found(), false);
         let entry = source.found().entry.clone();
-        self.sender
-            .scheduler
-            .announce(entry.id, source, listed, || self.flush())?;
-        self.sender
-            .scheduler
-            .announcing(std::slice::from_ref(&entry));
+        let scheduler = &self.sender.scheduler;
+        scheduler.announce(entry.id, source, listed, || self.flush())?;
+        scheduler.announcing(std::slice::from_ref(&entry));
         self.sender.report.say_or_end(Message::Entries(vec![entry]))
     }
 
@@ -416,7 +434,9 @@ impl SourceWalk<'_> {
             let shutdown = &self.sender.context.shutdown;
             // If an earlier session began it, it may be in place; the receiver knows.
             let begun = shutdown.has_begun(found.path().as_os_str().as_bytes());
-            entry.extensions.push(once(begun && !self.alone));
+            entry
+                .extensions
+                .push(once(begun && !self.unsized_files.are_alone));
         }
         self.send_pipe(entry, &origin, listed)
     }
@@ -440,11 +460,11 @@ impl SourceWalk<'_> {
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         self.flush()?;
-        let pipe = Arc::new(SendPipe::new(entry.clone(), origin, listed, self.alone));
+        let is_alone = self.unsized_files.are_alone;
+        let pipe = Arc::new(SendPipe::new(entry.clone(), origin, listed, is_alone));
         self.sender.scheduler.announce_pipe(pipe.clone());
-        self.sender
-            .report
-            .say_or_end(Message::Entries(vec![entry]))?;
+        let announced = Message::Entries(vec![entry]);
+        self.sender.report.say_or_end(announced)?;
         match self.sender.context.options.dry_run {
             // The receiver only says what it would do.
             true => Ok(()),
@@ -456,23 +476,20 @@ impl SourceWalk<'_> {
     /// failed, the file is sent under this name.
     fn link(&mut self, mut found: FoundFile, listed: Option<ListedPath>) -> Result<(), Ended> {
         let plans = &self.sender.scheduler;
-        if !self.in_links {
-            self.finish_held()?;
+        if !self.links.has_begun {
+            self.compare(true)?;
             self.flush()?;
             plans.wait_idle()?;
-            self.in_links = true;
+            self.links.has_begun = true;
         }
         let EntryKind::HardLink(first) = found.entry.kind else {
             return Ok(());
         };
         let is_last = found.entry.links <= 1;
-        let known = self.relinked.get(&first).copied();
-        if is_last {
-            self.relinked.remove(&first);
-        }
-        if plans.has_failed(known.unwrap_or(first)) {
+        let sent_as = self.links.sent_as(first, is_last);
+        if plans.has_failed(sent_as) {
             if !is_last {
-                self.relinked.insert(first, found.entry.id);
+                self.links.sent_again.insert(first, found.entry.id);
             }
             found.entry.kind = EntryKind::File;
             found.entry.size = found.identity.size;
@@ -484,11 +501,10 @@ impl SourceWalk<'_> {
             sent.and_then(|()| self.flush())?;
             return plans.wait_idle();
         }
-        let first = known.unwrap_or(first);
-        found.entry.kind = EntryKind::HardLink(first);
+        found.entry.kind = EntryKind::HardLink(sent_as);
         self.will_remove(&found, true);
         if let (Some(list), Some(listed)) = (&self.sender.context.digests, listed) {
-            list.add_link(&found.entry, first, listed);
+            list.add_link(&found.entry, sent_as, listed);
         }
         self.announcements.add(self.sender, found.entry)
     }
@@ -604,10 +620,10 @@ impl SourceWalk<'_> {
         }
         let early = match self.small.landed {
             None => return Ok(()),
-            Some(SmallFileMode::Fresh) => std::mem::take(&mut self.small.early),
+            Some(SmallFileMode::Fresh) => take(&mut self.small.early),
             Some(landed) => {
                 let gathered = self.small.gathering.take();
-                let early = std::mem::take(&mut self.small.early);
+                let early = take(&mut self.small.early);
                 for member in early.into_iter().chain(gathered).flatten() {
                     match landed {
                         SmallFileMode::Ordered => self.big_file(member.found, member.listed)?,
@@ -634,19 +650,14 @@ impl SourceWalk<'_> {
             self.sender.report.fail(&member.found, error);
             return Ok(());
         }
-        let entry = &member.found.entry;
-        self.small.asking_bytes += entry_weight(entry);
-        self.small.asking.push(member);
-        if self.small.asking.len() >= ASK_MAX || self.small.asking_bytes >= ASK_BYTES_MAX {
-            self.send_asking()
-        } else {
-            Ok(())
+        match self.small.ask(member) {
+            true => self.send_asking(),
+            false => Ok(()),
         }
     }
 
     fn send_asking(&mut self) -> Result<(), Ended> {
-        let mut members = std::mem::take(&mut self.small.asking);
-        self.small.asking_bytes = 0;
+        let mut members = self.small.take_asking();
         if members.is_empty() {
             return Ok(());
         }
@@ -717,7 +728,7 @@ impl SourceWalk<'_> {
         listed: Option<ListedPath>,
     ) -> Result<(), Ended> {
         let is_alone = found.entry.parent == NO_PARENT
-            && (self.alone || self.sender.context.options.follow_ms.is_some());
+            && (self.unsized_files.are_alone || self.sender.context.options.follow_ms.is_some());
         let is_made_up = self.unsized_files.sizes.get(&found.identity.dev) == Some(&Sizes::MadeUp);
         if !is_made_up || is_alone || self.sender.context.digests.is_some() {
             return self.pipe(found, listed);
