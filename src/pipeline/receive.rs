@@ -35,6 +35,7 @@ pub mod messages;
 mod mirror;
 mod moved;
 mod names;
+pub mod open_directories;
 pub mod open_file;
 mod opening;
 pub mod packs;

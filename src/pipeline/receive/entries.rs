@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 
 use super::copy_journal::CopyJournal;
 use super::destination::Sessions;
-use super::entry_table::{EntryTable, Location, OpenDirectory};
+use super::entry_table::{EntryTable, Location};
 use super::merged::MergeClaim;
 use super::mirror::Mirroring;
 use super::moved::MovedFiles;
 use super::names::NameClaim;
+use super::open_directories::OpenDirectory;
 use super::open_file::{IncomingFile, OpenFile};
 use super::report::Report;
 use super::reused::ReusedEntries;
@@ -348,11 +349,17 @@ impl Entries {
         if let Some(backup) = &self.rules.backup {
             backup.note(slot);
         }
-        let claim = || self.table().claim_name(entry.id, entry.parent, &slot.name);
+        let claim = || {
+            self.table()
+                .directories
+                .claim_name(entry.id, entry.parent, &slot.name)
+        };
         let mut claimed = claim();
         if claimed == NameClaim::Ask {
             let spelling = dest::spelling(&slot.dir, &self.rules);
-            self.table().set_spelling(entry.parent, spelling);
+            self.table()
+                .directories
+                .set_spelling(entry.parent, spelling);
             claimed = claim();
         }
         match claimed {
@@ -373,7 +380,7 @@ impl Entries {
         if !self.rules.makes_room {
             return Ok(());
         }
-        let place = self.table().place_of(entry.parent);
+        let place = self.table().directories.place_of(entry.parent);
         self.mirror.make_room(&self.report, (slot, entry), place)
     }
 
@@ -502,8 +509,8 @@ impl Entries {
                 self.context().report_fault(&error, 0, 0);
             }
             let mut table = self.table();
-            table.finished();
-            full = table.child_settled(entry.parent);
+            table.directories.finished();
+            full = table.directories.child_settled(entry.parent);
         }
         let mut table = self.table();
         if table.take_done() {
@@ -526,7 +533,7 @@ impl Entries {
             return self.report.breach("names that it was not asked for");
         }
         for names in directories {
-            let kept = self.table().set_source_names(names);
+            let kept = self.table().directories.set_source_names(names);
             match kept {
                 Some(true) => {}
                 Some(false) => self.mirror.had_no_room(),
@@ -629,7 +636,7 @@ impl Entries {
             fsync: false,
             ..self.rules.clone()
         };
-        let made = self.table().take_made_directories();
+        let made = self.table().directories.take_made();
         for (directory, entry) in made {
             // The copy has failed already, and the user needs that error.
             let _ = directory.finish(&entry, &rules);

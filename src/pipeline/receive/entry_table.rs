@@ -1,5 +1,5 @@
-//! The receiver's table of entries: directories until their last child is settled, big files until
-//! they have their names, and the set of entries that are accounted for.
+//! The receiver's table of entries: where each goes, big files until they have their names, and the
+//! set of entries that are accounted for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,69 +7,22 @@ use std::sync::Arc;
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
 use super::merged::{MergeClaim, MergedNames, Merging};
-use super::names::{NameClaim, NameMemory, Names};
+use super::open_directories::{Lack, OpenDirectories, OpenDirectory};
 use super::open_file::OpenFile;
 use super::requested::{RequestedFiles, RequestedNames};
 use super::root_table::RootTable;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{Directory, EarlierDirs, EarlierPlace, EntrySlot, Landing, SinkSpec, Spelling};
+use crate::dest::{Directory, EarlierPlace, EntrySlot, Landing, SinkSpec};
 use crate::journal;
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
-use crate::wire::message::DirectoryNames;
 
 /// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
 /// incomplete directories: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
 const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
-
-/// About how many bytes of sums of names are kept.
-const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
-
-/// A directory whose children are still arriving.
-pub struct OpenDirectory {
-    /// None if there is none, as `lack` says.
-    pub directory: Option<Directory>,
-    lack: Lack,
-    pub entry: Entry,
-    pub listed: Option<ListedPath>,
-    /// The hash of its path below the roots.
-    path: Hash,
-    pub(super) place: PlaceInCopy,
-    /// The same directory in earlier copies.
-    pub(super) earlier: EarlierDirs,
-    /// The names of its entries at the source, if the sender has sent them.
-    pub(super) source_names: Option<DirectoryNames>,
-    names: Names,
-    /// What may be sent of it, if there is a list.
-    requested: Option<RequestedNames>,
-    /// Number of children in place or failed, and of all children once that is known.
-    settled: u64,
-    children: Option<u64>,
-}
-
-/// Why there is no directory at the destination, if there is none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lack {
-    /// It could not be made: its children fail with it.
-    Failed,
-    /// It was not made (`--existing`), nor are its children.
-    LeftOut,
-    /// It would be made (`--dry-run`), and so would its children.
-    Planned,
-}
-
-/// Where a directory is in the copy.
-#[derive(Clone, Copy)]
-pub(super) struct PlaceInCopy {
-    /// The operand's entry number.
-    pub root: EntryId,
-    /// Number of names from the operand down to it.
-    pub depth: usize,
-    pub merging: Merging,
-}
 
 /// The place for an entry.
 pub enum Location {
@@ -93,15 +46,10 @@ pub enum Location {
 pub struct EntryTable {
     pub roots: RootTable,
     requested: Option<RequestedFiles>,
-    name_memory: NameMemory,
     merged: MergedNames,
-    /// Bytes of memory of all `source_names`.
-    source_names_bytes: usize,
     /// The sender has reported a failure.
     told: bool,
-    directories: HashMap<EntryId, Box<OpenDirectory>>,
-    /// Complete directories that are getting their modes and times now.
-    finishing: usize,
+    pub directories: OpenDirectories,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
     /// Files that wait for a worker to check or read their earlier data, or to open them again.
     resuming: RangeSet,
@@ -137,7 +85,7 @@ impl EntryTable {
                 Landing::Missing(_) => Location::Planned(listed),
             };
         }
-        let Some(node) = self.directories.get(&parent) else {
+        let Some(node) = self.directories.get(parent) else {
             return Location::Unknown;
         };
         let listed = node
@@ -150,11 +98,6 @@ impl EntryTable {
             (None, Lack::Planned) => Location::Planned(listed),
             (None, Lack::Failed) => Location::Lost,
         }
-    }
-
-    /// Where a directory is in the copy. None if it is not open.
-    pub(super) fn place_of(&self, directory: EntryId) -> Option<PlaceInCopy> {
-        self.directories.get(&directory).map(|open| open.place)
     }
 
     /// From now on only these entries are allowed.
@@ -182,18 +125,10 @@ impl EntryTable {
         if parent == NO_PARENT {
             return Some(files.top());
         }
-        match self.directories.get(&parent) {
+        match self.directories.get(parent) {
             Some(above) => files.child(above.requested.as_ref()?, name),
             // It is refused for that reason, or was accounted for with its directory.
             None => Some(files.any()),
-        }
-    }
-
-    /// Claims this name for an entry in the directory of `parent`.
-    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> NameClaim {
-        match names_in(&mut self.roots, &mut self.directories, parent) {
-            Some(names) => self.name_memory.claim(names, id, name),
-            None => NameClaim::Yours,
         }
     }
 
@@ -213,23 +148,10 @@ impl EntryTable {
                 names.is_some_and(|names| names.contains_key(&entry.name))
             }
         };
-        match self.directories.get(&entry.parent) {
+        match self.directories.get(entry.parent) {
             _ if is_shared => Merging::First,
             Some(above) => above.place.merging,
             None => Merging::Alone,
-        }
-    }
-
-    /// True if another source may have entries in this directory too.
-    pub(super) fn is_merging(&self, directory: EntryId) -> bool {
-        self.place_of(directory)
-            .is_some_and(|place| place.merging != Merging::Alone)
-    }
-
-    /// Sets how the directory of `parent` treats names.
-    pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
-        if let Some(names) = names_in(&mut self.roots, &mut self.directories, parent) {
-            self.name_memory.asked(names, spelling);
         }
     }
 
@@ -240,7 +162,7 @@ impl EntryTable {
             let number = self.roots.find(id)?.0 as u64;
             return Some(journal::hash([&number.to_le_bytes()[..]].into_iter()));
         }
-        let above = &self.directories.get(&parent)?.path;
+        let above = &self.directories.get(parent)?.path;
         Some(journal::hash([&above[..], name.as_bytes()].into_iter()))
     }
 
@@ -282,45 +204,15 @@ impl EntryTable {
         self.accounted.contains(id)
     }
 
-    /// A directory that may have unchanged files; None inside if it has none, because the copy made
-    /// it or could not make it. None if it is not open.
-    pub fn comparable(&self, id: EntryId) -> Option<Option<Arc<crate::dir::Dir>>> {
-        let directory = &self.directories.get(&id)?.directory;
-        Some(
-            directory
-                .as_ref()
-                .and_then(Directory::with_content)
-                .cloned(),
-        )
-    }
-
     /// The place of an entry in earlier copies.
     pub fn earlier(&self, entry: &Entry) -> EarlierPlace {
         if entry.parent == NO_PARENT {
             return self.roots.earlier(entry.id);
         }
-        let above = self.directories.get(&entry.parent);
+        let above = self.directories.get(entry.parent);
         above.map_or_else(EarlierPlace::default, |above| {
             above.earlier.place(entry.name.clone())
         })
-    }
-
-    /// Notes the same directory in earlier copies.
-    pub fn set_earlier(&mut self, id: EntryId, earlier: EarlierDirs) {
-        if let Some(directory) = self.directories.get_mut(&id) {
-            directory.earlier = earlier;
-        }
-    }
-
-    /// A directory that the copy made, and the same directory in an earlier copy. None if it is
-    /// another one.
-    pub fn linkable(&self, id: EntryId) -> Option<(Arc<crate::dir::Dir>, Arc<crate::dir::Dir>)> {
-        let open = self.directories.get(&id)?;
-        let new = open
-            .directory
-            .as_ref()
-            .filter(|it| it.with_content().is_none())?;
-        Some((new.dir().clone(), open.earlier.first()?.clone()))
     }
 
     /// Adds a directory that was made, or could not be made. In both cases it is accounted for.
@@ -329,8 +221,8 @@ impl EntryTable {
         entry: Entry,
         directory: Option<Directory>,
         listed: Option<ListedPath>,
-    ) {
-        self.add(entry, directory, listed, Lack::Failed);
+    ) -> &mut OpenDirectory {
+        self.add(entry, directory, listed, Lack::Failed)
     }
 
     /// Adds a directory that is not made, nor are its children.
@@ -339,8 +231,12 @@ impl EntryTable {
     }
 
     /// Adds a directory that would be made (`--dry-run`).
-    pub fn plan_directory(&mut self, entry: Entry, listed: Option<ListedPath>) {
-        self.add(entry, None, listed, Lack::Planned);
+    pub fn plan_directory(
+        &mut self,
+        entry: Entry,
+        listed: Option<ListedPath>,
+    ) -> &mut OpenDirectory {
+        self.add(entry, None, listed, Lack::Planned)
     }
 
     fn add(
@@ -349,58 +245,16 @@ impl EntryTable {
         directory: Option<Directory>,
         listed: Option<ListedPath>,
         lack: Lack,
-    ) {
+    ) -> &mut OpenDirectory {
         self.accounted.insert_one(entry.id);
         let path = self.path_of(entry.id, entry.parent, &entry.name);
-        let merging = self.merged.open(entry.id);
-        let place = match self.directories.get(&entry.parent) {
-            Some(above) => PlaceInCopy {
-                root: above.place.root,
-                depth: above.place.depth + 1,
-                merging,
-            },
-            None => PlaceInCopy {
-                root: entry.id,
-                depth: 0,
-                merging,
-            },
-        };
         let requested = self.requested_below(entry.parent, &entry.name);
-        let node = Box::new(OpenDirectory {
-            requested,
-            directory,
-            lack,
-            place,
-            source_names: None,
-            earlier: EarlierDirs::default(),
-            path: path.unwrap_or_default(),
-            listed,
-            names: Names::default(),
-            settled: 0,
-            children: None,
-            entry,
-        });
-        self.directories.insert(node.entry.id, node);
-    }
-
-    /// Keeps the names in a directory at the source. None if the directory is not open, false if
-    /// there is no room.
-    pub(super) fn set_source_names(&mut self, names: DirectoryNames) -> Option<bool> {
-        let directory = self.directories.get_mut(&names.directory)?;
-        let bytes = source_names_bytes(&names);
-        if self.source_names_bytes + bytes > SOURCE_NAMES_BYTES_MAX {
-            return Some(false);
-        }
-        let before = directory.source_names.replace(names);
-        self.source_names_bytes += bytes;
-        self.source_names_bytes -= before.as_ref().map_or(0, source_names_bytes);
-        Some(true)
-    }
-
-    /// Sets the number of a directory's children. Returns the directory if all of them are settled.
-    pub fn end_directory(&mut self, id: EntryId, children: u64) -> Option<OpenDirectory> {
-        self.directories.get_mut(&id)?.children = Some(children);
-        self.take_full(id)
+        let merging = self.merged.open(entry.id);
+        let added = self.directories.add(entry, directory, lack, merging);
+        added.path = path.unwrap_or_default();
+        added.requested = requested;
+        added.listed = listed;
+        added
     }
 
     /// Marks an entry as in place or failed; a second call does nothing. Returns its directory if
@@ -411,35 +265,7 @@ impl EntryTable {
         if id == 0 || !self.accounted.insert_one(id) {
             return None;
         }
-        self.child_settled(parent)
-    }
-
-    /// Counts a settled child of `parent`: an entry, or a directory with all its contents.
-    pub fn child_settled(&mut self, parent: EntryId) -> Option<OpenDirectory> {
-        self.directories.get_mut(&parent)?.settled += 1;
-        self.take_full(parent)
-    }
-
-    fn take_full(&mut self, id: EntryId) -> Option<OpenDirectory> {
-        let node = self.directories.get(&id)?;
-        if node
-            .children
-            .is_some_and(|children| node.settled >= children)
-        {
-            self.finishing += 1;
-            let node = self.directories.remove(&id)?;
-            self.name_memory.forget(&node.names);
-            let bytes = node.source_names.as_ref().map_or(0, source_names_bytes);
-            self.source_names_bytes -= bytes;
-            Some(*node)
-        } else {
-            None
-        }
-    }
-
-    /// A complete directory that was returned earlier has its mode and times now.
-    pub fn finished(&mut self) {
-        self.finishing -= 1;
+        self.directories.child_settled(parent)
     }
 
     /// True if there is more than a sender within its limits can cause.
@@ -481,21 +307,6 @@ impl EntryTable {
         self.files.drain().map(|(_, file)| file).collect()
     }
 
-    /// Removes and returns the unfinished directories that this copy made, innermost first.
-    pub fn take_made_directories(&mut self) -> Vec<(Directory, Entry)> {
-        let mut nodes: Vec<OpenDirectory> =
-            self.directories.drain().map(|(_, node)| *node).collect();
-        // A directory is announced before its children, so it has a lower number.
-        nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
-        let made = nodes.into_iter().filter_map(|node| {
-            let OpenDirectory {
-                directory, entry, ..
-            } = node;
-            Some((directory.filter(Directory::made)?, entry))
-        });
-        made.collect()
-    }
-
     /// Takes the whole content. Dropping the result removes partial files and restores the modes of
     /// directories, so drop it while the table is not locked.
     #[must_use]
@@ -506,39 +317,23 @@ impl EntryTable {
     /// True, and once only, if everything that was announced is in place or failed: threads that
     /// settle the last entries at the same time must not both end the copy.
     pub fn take_done(&mut self) -> bool {
-        let is_done = self.is_settled() && self.directories.is_empty();
+        let is_done = self.is_settled() && self.directories.len() == 0;
         is_done && !std::mem::replace(&mut self.is_over, true)
     }
 
     /// True if nothing more will arrive and a directory still lacks children.
     pub fn is_stuck(&self) -> bool {
-        self.is_settled() && !self.directories.is_empty()
+        self.is_settled() && self.directories.len() > 0
     }
 
     fn is_settled(&self) -> bool {
         let all = |last: EntryId| self.accounted.contains_all(1..last.saturating_add(1));
         self.last.is_some_and(all)
-            && self.finishing == 0
+            && !self.directories.are_finishing()
             && self.files.is_empty()
             && self.resuming.is_empty()
             && self.chunks.is_idle()
     }
-}
-
-fn source_names_bytes(names: &DirectoryNames) -> usize {
-    size_of_val(&names.sums[..])
-}
-
-/// The names in the directory of `parent`. None if that is not known any more.
-fn names_in<'a>(
-    roots: &'a mut RootTable,
-    directories: &'a mut HashMap<EntryId, Box<OpenDirectory>>,
-    parent: EntryId,
-) -> Option<&'a mut Names> {
-    if parent == NO_PARENT {
-        return Some(&mut roots.names);
-    }
-    directories.get_mut(&parent).map(|node| &mut node.names)
 }
 
 #[cfg(test)]

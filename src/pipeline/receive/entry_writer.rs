@@ -888,8 +888,8 @@ impl EntryWriter<'_> {
                 self.entries().report.acks.entry(id);
                 let earlier = self.entries().earlier_directories(&entry);
                 let mut table = self.entries().table();
-                table.add_directory(entry, Some(directory), listed);
-                table.set_earlier(id, earlier);
+                let added = table.add_directory(entry, Some(directory), listed);
+                added.earlier = earlier;
             }
             Err(error) => {
                 let report = &self.entries().report;
@@ -938,7 +938,11 @@ impl EntryWriter<'_> {
 
     fn entry_end(&self, end: EntryEnd) {
         let Some(file) = self.entries().open_file(end.entry) else {
-            let full = self.entries().table().end_directory(end.entry, end.length);
+            let full = self
+                .entries()
+                .table()
+                .directories
+                .end(end.entry, end.length);
             return self.entries().finish_directories(full);
         };
         if self.context().options.live || file.is_pipe() {

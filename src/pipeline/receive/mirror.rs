@@ -21,7 +21,7 @@ use self::deletion::{DeletionCount, DeletionPass};
 use self::own_names::OwnNamesReader;
 use self::place::NotedDirectory;
 use self::work::{Answered, MirrorWork};
-use super::entry_table::PlaceInCopy;
+use super::open_directories::PlaceInCopy;
 use super::report::Report;
 use crate::dest::{self, Directory, Rules, is_own_name};
 use crate::dir::{Dir, DirReader};

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::names::Names;
 use crate::dest::{EarlierPlace, Landing, RootTarget};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, Name, Root};
@@ -22,8 +21,6 @@ struct TableRoot {
 #[derive(Default)]
 pub struct RootTable {
     roots: HashMap<EntryId, TableRoot>,
-    /// The names of roots that go into a directory.
-    pub(super) names: Names,
     /// By the root whose contents go into the same directory.
     beside: HashMap<EntryId, RootNames>,
     /// Directories among these roots.

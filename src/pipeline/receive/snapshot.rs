@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::announced_names::AnnouncedNames;
-use super::entry_table::OpenDirectory;
 use super::journal_sync::sync_beside;
+use super::open_directories::OpenDirectory;
 use super::report::Report;
 use super::reused::ReusedEntries;
 use crate::dest::{self, EntrySlot, Landing, RootTarget, Rules, SnapshotStore};

@@ -217,8 +217,9 @@ impl OwnSums {
         if !is_last {
             let (comparable, is_shared) = {
                 let table = entries.table();
-                let is_shared = table.roots.beside(id).is_some() || table.is_merging(id);
-                (table.comparable(id)?, is_shared)
+                let is_shared =
+                    table.roots.beside(id).is_some() || table.directories.is_merging(id);
+                (table.directories.comparable(id)?, is_shared)
             };
             // Each name is compared with those of other sources when it is announced.
             if is_shared {
@@ -249,7 +250,7 @@ impl OwnSums {
         if entries.rules.earlier != Some(Reuse::Link) {
             return Some(There::New);
         }
-        let linkable = entries.table().linkable(id);
+        let linkable = entries.table().directories.linkable(id);
         let Some((new, old)) = linkable else {
             return Some(There::New);
         };

@@ -84,7 +84,10 @@ impl GrowingTree {
         let (parent, is_directory) = self.entries[&id];
         self.announced.insert(id);
         match is_directory {
-            true => self.table.add_directory(directory(id, parent), None, None),
+            true => {
+                let added = directory(id, parent);
+                self.table.add_directory(added, None, None);
+            }
             // Some files wait for a look at what an earlier run left.
             false if self.random.bool() => self.table.set_resuming(id),
             false => {}
@@ -106,8 +109,8 @@ impl GrowingTree {
     fn finish(&mut self, id: EntryId) {
         self.finishing.retain(|it| *it != id);
         self.settled.insert(id);
-        self.table.finished();
-        let full = self.table.child_settled(self.entries[&id].0);
+        self.table.directories.finished();
+        let full = self.table.directories.child_settled(self.entries[&id].0);
         self.returned(full);
     }
 
@@ -141,7 +144,7 @@ impl GrowingTree {
             (1, id) => {
                 self.ended.insert(id);
                 let children = self.children(id).count() as u64;
-                let full = self.table.end_directory(id, children);
+                let full = self.table.directories.end(id, children);
                 self.returned(full);
             }
             (2, id) => self.settle(id),
@@ -166,7 +169,7 @@ fn a_copy_ends_once_when_all_is_settled_in_whatever_order() {
         let mut scenario = GrowingTree::new(seed);
         while scenario.step() {}
         assert_eq!(scenario.times_done, 1, "seed {seed}");
-        assert_eq!(scenario.table.name_memory.held(), 0, "seed {seed}");
+        assert_eq!(scenario.table.directories.name_memory.held(), 0, "seed {seed}");
     }
 }
 
@@ -174,7 +177,7 @@ fn a_copy_ends_once_when_all_is_settled_in_whatever_order() {
 fn a_directory_that_lacks_an_entry_is_found_when_nothing_more_can_come() {
     let mut table = EntryTable::default();
     table.add_directory(directory(1, NO_PARENT), None, None);
-    assert!(table.end_directory(1, 2).is_none());
+    assert!(table.directories.end(1, 2).is_none());
     assert!(table.account(2, 1).is_none(), "one of two");
     assert!(!table.is_stuck());
     assert!(table.all_sent(2, std::iter::empty()));

@@ -175,10 +175,9 @@ impl EntryWriter<'_> {
     /// A directory that would be made.
     pub(super) fn would_make(&self, entry: Entry, listed: Option<ListedPath>) {
         self.entries().report.acks.entry(entry.id);
-        let (id, earlier) = (entry.id, self.entries().earlier_directories(&entry));
+        let earlier = self.entries().earlier_directories(&entry);
         let mut table = self.entries().table();
-        table.plan_directory(entry, listed);
-        table.set_earlier(id, earlier);
+        table.plan_directory(entry, listed).earlier = earlier;
     }
 
     /// A link or special file in an existing directory.

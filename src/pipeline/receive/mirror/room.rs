@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::super::entry_table::PlaceInCopy;
+use super::super::open_directories::PlaceInCopy;
 use super::super::report::Report;
 use super::deletion::UntoldDeletions;
 use super::{Mirroring, last_names};

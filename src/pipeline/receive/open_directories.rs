@@ -1,0 +1,248 @@
+//! The directories of a copy at the receiver, until their last child is settled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::merged::Merging;
+use super::names::{NameClaim, NameMemory, Names};
+use super::requested::RequestedNames;
+use crate::dest::{Directory, EarlierDirs, Spelling};
+use crate::dir::Dir;
+use crate::journal::record::Hash;
+use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
+use crate::pipeline::digest_list::ListedPath;
+use crate::wire::message::DirectoryNames;
+
+/// About how many bytes of sums of names are kept.
+const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
+
+/// A directory whose children are still arriving.
+pub struct OpenDirectory {
+    /// None if there is none, as `lack` says.
+    pub directory: Option<Directory>,
+    pub(super) lack: Lack,
+    pub entry: Entry,
+    pub listed: Option<ListedPath>,
+    /// The hash of its path below the roots.
+    pub(super) path: Hash,
+    pub(super) place: PlaceInCopy,
+    /// The same directory in earlier copies.
+    pub(super) earlier: EarlierDirs,
+    /// The names of its entries at the source, if the sender has sent them.
+    pub(super) source_names: Option<DirectoryNames>,
+    names: Names,
+    /// What may be sent of it, if there is a list.
+    pub(super) requested: Option<RequestedNames>,
+    /// Number of children in place or failed, and of all children once that is known.
+    settled: u64,
+    children: Option<u64>,
+}
+
+/// Why there is no directory at the destination, if there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// It could not be made: its children fail with it.
+    Failed,
+    /// It was not made (`--existing`), nor are its children.
+    LeftOut,
+    /// It would be made (`--dry-run`), and so would its children.
+    Planned,
+}
+
+/// Where a directory is in the copy.
+#[derive(Clone, Copy)]
+pub(super) struct PlaceInCopy {
+    /// The operand's entry number.
+    pub root: EntryId,
+    /// Number of names from the operand down to it.
+    pub depth: usize,
+    pub merging: Merging,
+}
+
+#[derive(Default)]
+pub struct OpenDirectories {
+    open: HashMap<EntryId, Box<OpenDirectory>>,
+    /// Complete directories that are getting their modes and times now.
+    finishing: usize,
+    /// Bytes of memory of all `source_names`.
+    source_names_bytes: usize,
+    pub(super) name_memory: NameMemory,
+    /// The names of roots that go into a directory.
+    root_names: Names,
+}
+
+impl OpenDirectories {
+    pub(super) fn get(&self, id: EntryId) -> Option<&OpenDirectory> {
+        self.open.get(&id).map(|open| &**open)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// True if complete directories are getting their modes and times now.
+    pub(super) fn are_finishing(&self) -> bool {
+        self.finishing > 0
+    }
+
+    /// Where a directory is in the copy. None if it is not open.
+    pub(super) fn place_of(&self, directory: EntryId) -> Option<PlaceInCopy> {
+        self.open.get(&directory).map(|open| open.place)
+    }
+
+    /// True if another source may have entries in this directory too.
+    pub fn is_merging(&self, directory: EntryId) -> bool {
+        self.place_of(directory)
+            .is_some_and(|place| place.merging != Merging::Alone)
+    }
+
+    /// A directory that may have unchanged files; None inside if it has none, because the copy made
+    /// it or could not make it. None if it is not open.
+    pub fn comparable(&self, id: EntryId) -> Option<Option<Arc<Dir>>> {
+        let directory = &self.open.get(&id)?.directory;
+        Some(
+            directory
+                .as_ref()
+                .and_then(Directory::with_content)
+                .cloned(),
+        )
+    }
+
+    /// A directory that the copy made, and the same directory in an earlier copy. None if it is
+    /// another one.
+    pub fn linkable(&self, id: EntryId) -> Option<(Arc<Dir>, Arc<Dir>)> {
+        let open = self.open.get(&id)?;
+        let new = open
+            .directory
+            .as_ref()
+            .filter(|it| it.with_content().is_none())?;
+        Some((new.dir().clone(), open.earlier.first()?.clone()))
+    }
+
+    /// Adds a directory, or says what it lacks.
+    pub(super) fn add(
+        &mut self,
+        entry: Entry,
+        directory: Option<Directory>,
+        lack: Lack,
+        merging: Merging,
+    ) -> &mut OpenDirectory {
+        let (root, depth) = match self.open.get(&entry.parent) {
+            Some(above) => (above.place.root, above.place.depth + 1),
+            None => (entry.id, 0),
+        };
+        let id = entry.id;
+        let added = Box::new(OpenDirectory {
+            directory,
+            lack,
+            entry,
+            listed: None,
+            path: Hash::default(),
+            place: PlaceInCopy {
+                root,
+                depth,
+                merging,
+            },
+            earlier: EarlierDirs::default(),
+            source_names: None,
+            names: Names::default(),
+            requested: None,
+            settled: 0,
+            children: None,
+        });
+        self.open.entry(id).insert_entry(added).into_mut()
+    }
+
+    /// Claims this name for an entry in the directory of `parent`.
+    pub fn claim_name(&mut self, id: EntryId, parent: EntryId, name: &Name) -> NameClaim {
+        match names_in(&mut self.root_names, &mut self.open, parent) {
+            Some(names) => self.name_memory.claim(names, id, name),
+            None => NameClaim::Yours,
+        }
+    }
+
+    /// Sets how the directory of `parent` treats names.
+    pub fn set_spelling(&mut self, parent: EntryId, spelling: Spelling) {
+        if let Some(names) = names_in(&mut self.root_names, &mut self.open, parent) {
+            self.name_memory.asked(names, spelling);
+        }
+    }
+
+    /// Keeps the names in a directory at the source. None if the directory is not open, false if
+    /// there is no room.
+    pub fn set_source_names(&mut self, names: DirectoryNames) -> Option<bool> {
+        let directory = self.open.get_mut(&names.directory)?;
+        let bytes = source_names_bytes(&names);
+        if self.source_names_bytes + bytes > SOURCE_NAMES_BYTES_MAX {
+            return Some(false);
+        }
+        let before = directory.source_names.replace(names);
+        self.source_names_bytes += bytes;
+        self.source_names_bytes -= before.as_ref().map_or(0, source_names_bytes);
+        Some(true)
+    }
+
+    /// Sets the number of a directory's children. Returns the directory if all of them are settled.
+    pub fn end(&mut self, id: EntryId, children: u64) -> Option<OpenDirectory> {
+        self.open.get_mut(&id)?.children = Some(children);
+        self.take_full(id)
+    }
+
+    /// Counts a settled child of `parent`: an entry, or a directory with all its contents.
+    pub fn child_settled(&mut self, parent: EntryId) -> Option<OpenDirectory> {
+        self.open.get_mut(&parent)?.settled += 1;
+        self.take_full(parent)
+    }
+
+    fn take_full(&mut self, id: EntryId) -> Option<OpenDirectory> {
+        let node = self.open.get(&id)?;
+        if node
+            .children
+            .is_some_and(|children| node.settled >= children)
+        {
+            self.finishing += 1;
+            let node = self.open.remove(&id)?;
+            self.name_memory.forget(&node.names);
+            let bytes = node.source_names.as_ref().map_or(0, source_names_bytes);
+            self.source_names_bytes -= bytes;
+            Some(*node)
+        } else {
+            None
+        }
+    }
+
+    /// A complete directory that was returned earlier has its mode and times now.
+    pub fn finished(&mut self) {
+        self.finishing -= 1;
+    }
+
+    /// Removes and returns the unfinished directories that this copy made, innermost first.
+    pub fn take_made(&mut self) -> Vec<(Directory, Entry)> {
+        let mut nodes: Vec<OpenDirectory> = self.open.drain().map(|(_, node)| *node).collect();
+        // A directory is announced before its children, so it has a lower number.
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
+        let made = nodes.into_iter().filter_map(|node| {
+            let OpenDirectory {
+                directory, entry, ..
+            } = node;
+            Some((directory.filter(Directory::made)?, entry))
+        });
+        made.collect()
+    }
+}
+
+fn source_names_bytes(names: &DirectoryNames) -> usize {
+    size_of_val(&names.sums[..])
+}
+
+/// The names in the directory of `parent`. None if that is not known any more.
+fn names_in<'a>(
+    root_names: &'a mut Names,
+    open: &'a mut HashMap<EntryId, Box<OpenDirectory>>,
+    parent: EntryId,
+) -> Option<&'a mut Names> {
+    if parent == NO_PARENT {
+        return Some(root_names);
+    }
+    open.get_mut(&parent).map(|node| &mut node.names)
+}
