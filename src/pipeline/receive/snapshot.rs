@@ -168,8 +168,8 @@ impl SnapshotCopy {
             self.context.report_fault(&error, 0, 0);
         }
         if self.context.news.failures.has_some() || self.context.is_ending() {
-            let line = "fastcp: the snapshot is not complete, because something has failed; run the \
-                        same command again to resume it";
+            let line = "fastcp: the snapshot is not complete, because the copy has failed in \
+                        part; run the same command again to resume it";
             (self.tell)(line);
             if self.context.news.failures.has_some() {
                 self.store.doubt();

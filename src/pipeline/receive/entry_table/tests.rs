@@ -169,7 +169,11 @@ fn a_copy_ends_once_when_all_is_settled_in_whatever_order() {
         let mut scenario = GrowingTree::new(seed);
         while scenario.step() {}
         assert_eq!(scenario.times_done, 1, "seed {seed}");
-        assert_eq!(scenario.table.directories.name_memory.held(), 0, "seed {seed}");
+        assert_eq!(
+            scenario.table.directories.name_memory.held(),
+            0,
+            "seed {seed}"
+        );
     }
 }
 
