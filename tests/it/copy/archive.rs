@@ -651,7 +651,7 @@ fn copies_get_other_modes_and_owners(case: &Case) {
     assert!(!case.dst.has("not"));
     case.copy(&["-r", "--chmod=q"], "tree", "not")
         .exits(2)
-        .says("q is no change");
+        .says("q is not a change of modes");
 }
 
 fn a_change_of_modes_applies_to_a_list(case: &Case) {
