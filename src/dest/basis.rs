@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::read_ahead::ReadAhead;
-use super::readback::Readback;
+use super::readback::{NOT_ON_DISK, Readback};
 use super::{EntrySlot, existing};
 use crate::cache::{self, Before};
 
@@ -77,23 +77,23 @@ impl Basis {
     /// The file or device that is written in place, whose first `len` bytes are those of the old
     /// version. A readback never reads from the page cache.
     pub(super) fn target(readback: Readback, len: u64) -> Basis {
-        Basis {
-            content: BasisContent::Ahead(ReadAhead::new(readback, len)),
-            len,
-            is_target: true,
-            is_recorded: false,
-            replaced: None,
-            before: None,
-        }
+        Basis::on_disk(BasisContent::Ahead(ReadAhead::new(readback, len)), len)
     }
 
     /// The partial file of `len` bytes that an earlier session has written in part.
     pub(super) fn written(readback: Readback, len: u64) -> Basis {
         Basis {
-            content: BasisContent::OnDisk(readback),
+            is_recorded: true,
+            ..Basis::on_disk(BasisContent::OnDisk(readback), len)
+        }
+    }
+
+    fn on_disk(content: BasisContent, len: u64) -> Basis {
+        Basis {
+            content,
             len,
             is_target: true,
-            is_recorded: true,
+            is_recorded: false,
             replaced: None,
             before: None,
         }
@@ -156,8 +156,7 @@ impl Basis {
             }
             BasisContent::OnDisk(readback) => {
                 if !readback.prepare(&range) {
-                    let what = "not all of it is on the disk yet";
-                    return Err(io::Error::other(what));
+                    return Err(io::Error::other(NOT_ON_DISK));
                 }
                 readback.read(into, offset)?;
             }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::readback::Readback;
+use super::readback::{NOT_ON_DISK, Readback};
 use crate::chunk::ranges::RangeSet;
 
 /// Bytes that the disk fetches at a time.
@@ -56,8 +56,7 @@ impl ReadAhead {
             prepared.prepare(&range, &self.readback);
             prepared.prepare_ahead(&range, self.len, &self.readback);
             if prepared.refused.contains_any(range) {
-                let what = "the disk has not taken all of it";
-                return Err(io::Error::other(what));
+                return Err(io::Error::other(NOT_ON_DISK));
             }
         }
         self.readback.read(into, offset)

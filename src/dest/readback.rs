@@ -18,6 +18,9 @@ use crate::error::Result;
 /// Bytes of a whole file that are read and hashed at a time.
 const STEP: u64 = 1 << 20;
 
+/// The error where [`Readback::prepare`] says so.
+pub(super) const NOT_ON_DISK: &str = "not all of it is on the disk yet";
+
 /// A file opened a second time, so that write errors seen here are still reported to the writer.
 pub struct Readback {
     file: File,
