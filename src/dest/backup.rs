@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{
     AtFlags, FileType, Mode, RenameFlags, Stat, linkat, mkdirat, readlinkat, renameat,
     renameat_with, statat, unlinkat,
@@ -60,6 +60,8 @@ const FIRST_MODE: u32 = 0o700;
 pub struct Backups {
     place: BackupPlace,
     state: Mutex<BackupState>,
+    /// A claim has ended.
+    unclaimed: Condvar,
 }
 
 #[derive(Default)]
@@ -77,6 +79,15 @@ struct BackupState {
     taken: HashSet<(u64, u64, u64)>,
     /// Backups that this copy made, in the same form.
     made: HashSet<(u64, u64, u64)>,
+    /// Those beside their files that are being made now, or whose new version has no name yet.
+    claimed: HashSet<(u64, u64, u64)>,
+}
+
+/// The name of a backup beside its file, until the new version has its own name: an entry of this copy
+/// with the name of the backup waits so long, or one would replace the other.
+struct NameOfBackup {
+    backups: Arc<Backups>,
+    key: (u64, u64, u64),
 }
 
 /// Where the copy lands, and its backups go.
@@ -103,6 +114,8 @@ pub(super) struct KeptOld<'a> {
     slot: &'a EntrySlot,
     backups: Arc<Backups>,
     backup: EntrySlot,
+    /// None in the backup directory.
+    _claim: Option<NameOfBackup>,
     older: OlderBackup,
     /// The old version was moved, since it could not be linked.
     is_moved: bool,
@@ -133,6 +146,7 @@ impl Backups {
         Arc::new(Backups {
             place,
             state: Mutex::default(),
+            unclaimed: Condvar::new(),
         })
     }
 
@@ -175,13 +189,17 @@ impl Backups {
         }
     }
 
-    /// Notes the name of an entry of this copy, so that no backup replaces the entry.
+    /// Notes the name of an entry of this copy, so that no backup replaces the entry. Waits for a
+    /// backup that is getting the name: for a few system calls on one directory.
     pub fn note(&self, slot: &EntrySlot) {
         if self.is_backup(slot.name.as_bytes()) {
+            let key = key_of(slot);
             let mut state = self.state.lock();
+            self.unclaimed
+                .wait_while(&mut state, |state| state.claimed.contains(&key));
             // One more shows that there were too many.
             if state.taken.len() <= TAKEN_MAX {
-                state.taken.insert(key_of(slot));
+                state.taken.insert(key);
             }
         }
     }
@@ -212,13 +230,18 @@ impl Backups {
 
     /// The name of the backup of the entry in `slot`, in a directory that exists. It has the suffix
     /// once more if an entry of this copy, or another backup of it, has the name.
-    fn target(&self, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<EntrySlot> {
+    fn target(
+        self: &Arc<Self>,
+        slot: &EntrySlot,
+        old: &Stat,
+        rules: &Rules,
+    ) -> Result<(EntrySlot, Option<NameOfBackup>)> {
         let dir = match self.are_beside() {
             true => slot.dir.clone(),
             false => self.directory_for(slot, rules)?,
         };
         let mut name = slot.name.as_bytes().to_vec();
-        let backup = loop {
+        let (backup, claim) = loop {
             name.extend_from_slice(&self.place.suffix);
             let backup = Name::try_from(name.clone()).map_err(|_| {
                 let message =
@@ -226,22 +249,29 @@ impl Backups {
                 Error::new(Kind::Write, Side::Dest, message).at(slot.path())
             })?;
             let backup = EntrySlot::new(dir.clone(), backup);
-            if !self.are_beside() || self.takes(&backup, slot)? {
-                break backup;
+            if !self.are_beside() {
+                break (backup, None);
+            }
+            if let Some(claim) = self.claim(&backup, slot)? {
+                break (backup, Some(claim));
             }
         };
         if rules.no_own_names && is_reserved(backup.name.as_bytes()) {
             return Err(slot.refused(crate::dir::RESERVED));
         }
         check_link(slot, old, &backup, rules)?;
-        Ok(backup)
+        Ok((backup, claim))
     }
 
-    /// Takes the name of a backup beside its file. False if this copy has the name for something else.
+    /// Takes the name of a backup beside its file. None if this copy has the name for something else.
     ///
     /// # Errors
     /// `Kind::Refused` if too many names are known.
-    fn takes(&self, backup: &EntrySlot, slot: &EntrySlot) -> Result<bool> {
+    fn claim(
+        self: &Arc<Self>,
+        backup: &EntrySlot,
+        slot: &EntrySlot,
+    ) -> Result<Option<NameOfBackup>> {
         let key = key_of(backup);
         let mut state = self.state.lock();
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
@@ -250,7 +280,14 @@ impl Backups {
                  suffix",
             ));
         }
-        Ok(!state.taken.contains(&key) && state.made.insert(key))
+        if state.taken.contains(&key) || !state.made.insert(key) {
+            return Ok(None);
+        }
+        state.claimed.insert(key);
+        Ok(Some(NameOfBackup {
+            backups: self.clone(),
+            key,
+        }))
     }
 
     /// True if this copy made the backup in the backup directory. Then the version to keep now was
@@ -304,8 +341,8 @@ impl Backups {
     ///
     /// # Errors
     /// If that is not possible. The entry then stays.
-    pub fn move_away(&self, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
-        let backup = self.target(slot, old, rules)?;
+    pub fn move_away(self: &Arc<Self>, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
+        let (backup, _claim) = self.target(slot, old, rules)?;
         match move_to(slot, &backup, rules) {
             Ok(()) => {}
             Err(Errno::XDEV) => {
@@ -323,6 +360,13 @@ impl BackupState {
         let above = root.with_those_above(ABOVE_MAX);
         self.above = above.into_iter().skip(1).collect();
         self.root = Some(root);
+    }
+}
+
+impl Drop for NameOfBackup {
+    fn drop(&mut self) {
+        self.backups.state.lock().claimed.remove(&self.key);
+        self.backups.unclaimed.notify_all();
     }
 }
 
@@ -463,7 +507,7 @@ pub(super) fn keep_old<'a>(
     if file_type(old) == FileType::Directory {
         return Ok(None);
     }
-    let backup = backups.target(slot, old, rules)?;
+    let (backup, claim) = backups.target(slot, old, rules)?;
     if backups.has_kept(&backup) {
         return Ok(None);
     }
@@ -476,6 +520,7 @@ pub(super) fn keep_old<'a>(
                 slot,
                 backups: backups.clone(),
                 backup,
+                _claim: claim,
                 older,
                 is_moved,
             };
@@ -702,5 +747,39 @@ mod tests {
         let error = settle(Some(kept), false).unwrap_err();
         assert!(error.message.contains("file~"), "{error}");
         assert_eq!(fs::read(at("file~")).unwrap(), b"old");
+    }
+    /// The file `file~` of a copy gets its name while the old version of `file` gets it as well.
+    #[test]
+    fn an_entry_waits_for_a_backup_that_gets_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("file"), "old").unwrap();
+        let backups = Backups::new(BackupPlace {
+            suffix: b"~".to_vec(),
+            directory: Vec::new(),
+        });
+        let rules = Rules {
+            backup: Some(backups.clone()),
+            ..testing::rules()
+        };
+        let slot = testing::slot(temp.path(), "file");
+        let entry = testing::slot(temp.path(), "file~");
+        for is_replaced in [true, false] {
+            let (tell, told) = std::sync::mpsc::channel();
+            let (backups, entry) = (&backups, &entry);
+            let kept = keep_old(&slot, slot.stat().unwrap().as_ref(), &rules).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    backups.note(entry);
+                    tell.send(()).unwrap();
+                });
+                let soon = std::time::Duration::from_millis(20);
+                assert!(told.recv_timeout(soon).is_err(), "it did not wait");
+                settle(kept, is_replaced).unwrap();
+                told.recv().unwrap();
+            });
+            let mut state = backups.state.lock();
+            assert_eq!(state.taken.drain().count(), 1);
+            state.made.clear();
+        }
     }
 }
