@@ -254,6 +254,15 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     uncache(&cold, 0);
     uncache(&big, KEPT);
     uncache(&bystander, KEPT);
+    // The kernel may have dropped the oldest pages. Those of both files are new now.
+    for path in [&big, &bystander] {
+        let mut first = vec![0; KEPT as usize];
+        let file = std::fs::File::open(path).expect("open a file");
+        // Without reading ahead.
+        let advice = rustix::fs::Advice::Random;
+        rustix::fs::fadvise(&file, 0, None, advice).expect("advise");
+        std::io::Read::read_exact(&mut &file, &mut first).expect("read them");
+    }
     if cached(&big) > 2 * KEPT {
         return skip("a file system whose page cache can be emptied");
     }
@@ -273,7 +282,7 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
     let (after, beside) = (cached(&big), cached(&bystander));
     eprintln!("{beside} of {KEPT} bytes of a file beside the copy are still cached");
     assert!(
-        after >= KEPT / 2 || beside < KEPT,
+        after >= before.min(KEPT) / 2 || beside < KEPT,
         "others' pages went: {after} of {before}"
     );
     // Before the copy read these pages, the kernel may have dropped some of them.
