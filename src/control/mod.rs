@@ -87,6 +87,8 @@ pub struct Outgoing {
 pub struct WeakOutgoing(mpsc::WeakSender<Word>, Arc<Room>);
 
 /// The first message of a far end.
+// A login has one, so boxing the larger variant would save nothing.
+#[allow(clippy::large_enum_variant)]
 pub enum FirstMessage {
     Hello(Hello),
     Greeting(Greeting),

@@ -84,6 +84,13 @@ pub struct StreamNumbers {
 }
 
 impl StreamNumbers {
+    /// For connections that are made before the server has answered. More may be too many if it is
+    /// near; if it is far, the others follow with the answer.
+    fn early(&self) -> u16 {
+        let was = self.remembered.map(|it| it.round_trip());
+        tuner::first_streams(was.unwrap_or_default(), self.forced).min(self.max)
+    }
+
     /// Before the round trip is known.
     fn at_first(&self) -> u16 {
         tuning::first_streams(self.forced).min(self.max)
@@ -127,11 +134,24 @@ impl RouteChooser<'_> {
     /// server's port and addresses, `counted` the end of the count of the sources.
     pub async fn run(self, listen: oneshot::Receiver<Listen>, counted: oneshot::Receiver<()>) {
         self.connection_set.begin();
-        self.connection_set.want(self.streams.at_first());
+        let early = self.early();
+        self.connection_set.want(match early {
+            Some(_) => self.streams.early(),
+            None => self.streams.at_first(),
+        });
         match self.request.route.asked {
-            None => self.choose(listen).await,
-            Some(route) => self.only(route, listen, counted).await,
+            None => self.choose(early, listen).await,
+            Some(route) => self.only(route, early, listen, counted).await,
         }
+    }
+
+    /// Where the server already listens, as its hello says. Its answer to the request says the same
+    /// later, unless it has to open another port.
+    fn early(&self) -> Option<Listen> {
+        let route = &self.request.route;
+        let is_of_use = matches!(route.asked, None | Some(Route::Direct)) && route.ports.is_none();
+        let said = self.server.hello.listen.clone();
+        said.filter(|at| is_of_use && !at.addresses.is_empty())
     }
 
     /// Returns a function that takes the size of the copy, if it is known, and passes on that the
@@ -153,16 +173,23 @@ impl RouteChooser<'_> {
     async fn only(
         &self,
         route: Route,
+        early: Option<Listen>,
         listen: oneshot::Receiver<Listen>,
         counted: oneshot::Receiver<()>,
     ) {
         let mut running = Running::default();
         match route {
             Route::Direct => {
+                if let Some(at) = early.clone() {
+                    self.direct(&mut running, at);
+                }
                 match listen.await {
                     Ok(at) => {
                         self.heard();
-                        self.direct(&mut running, at);
+                        if !is_same_port(early.as_ref(), Some(&at)) {
+                            running.stop(route);
+                            self.direct(&mut running, at);
+                        }
                     }
                     // Control has ended, and its reader reports it.
                     Err(_) => std::future::pending().await,
@@ -197,19 +224,27 @@ impl RouteChooser<'_> {
         std::future::pending().await
     }
 
-    async fn choose(&self, listen: oneshot::Receiver<Listen>) {
-        let mut attempts = AttemptState::default();
+    async fn choose(&self, early: Option<Listen>, listen: oneshot::Receiver<Listen>) {
+        let mut attempts = AttemptState {
+            at: early,
+            ..AttemptState::default()
+        };
         attempts.choice.begin(self.opened_at.elapsed());
+        self.dial(&mut attempts);
         let mut listen = std::pin::pin!(listen);
         let mut looks_at = Instant::now();
         loop {
             tokio::select! {
                 heard = &mut listen, if !attempts.has_listened => {
                     attempts.has_listened = true;
-                    attempts.at = heard.ok();
                     self.heard();
                     attempts.choice.heard(self.opened_at.elapsed());
-                    self.dial(&mut attempts);
+                    let at = heard.ok();
+                    if !is_same_port(attempts.at.as_ref(), at.as_ref()) {
+                        attempts.running.stop(Route::Direct);
+                        attempts.at = at;
+                        self.dial(&mut attempts);
+                    }
                 }
                 (route, why) = attempts.running.next() => {
                     self.fail(route, &why);
@@ -345,4 +380,9 @@ impl RouteChooser<'_> {
         let why = why.split(" (os error").next().unwrap_or(why);
         blocked(Some(&host), why)
     }
+}
+
+/// True if the server listens where it already said it does.
+fn is_same_port(early: Option<&Listen>, at: Option<&Listen>) -> bool {
+    early.is_some() && early.map(|early| early.port) == at.map(|at| at.port)
 }

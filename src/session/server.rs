@@ -15,6 +15,7 @@ use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use self::accept::EarlyListener;
 use self::first_messages::opening;
 use self::roles::{ServerRole, destination, end, rules, tell, tell_roots};
 
@@ -63,6 +64,11 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(330);
 /// How long the client may take to close control after the copy is complete.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The same where this end received, so that its last message says that all is in place. If the
+/// server exits by itself, the client need not wait a round trip for it. But the client should read
+/// that message before the data connections end, and the message takes the longer way through sshd.
+const RECEIVED_PATIENCE: Duration = Duration::from_millis(20);
+
 /// How long the last message may take if control is stuck.
 const ABORT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -103,7 +109,7 @@ pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
 }
 
 /// Serves one copy.
-pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
+pub async fn serve(mut hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let not_ours = |e: std::io::Error| {
         NotServed::NotBegun(Error::usage(format!(
             "--server is for fastcp's own use: {}",
@@ -113,13 +119,18 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let mut stdout = Stdio::new(std::io::stdout()).map_err(not_ours)?;
     let stdin = Stdio::new(std::io::stdin()).map_err(not_ours)?;
     let lost = |_: ControlError| NotServed::Told(Kind::Lost);
+    let early = EarlyListener::open(&permit).await;
+    hello.listen = early.as_ref().map(EarlyListener::place);
     let said = say_hello(&mut stdout, &hello).await;
     said.map_err(|e| lost(e.into()))?;
     let mut stdin = stdin;
     let greeted = timeout(GREETING_PATIENCE, meeting_socket::greeting(&mut stdin)).await;
     let first = match greeted.unwrap_or(Err(std::io::ErrorKind::TimedOut.into())) {
         Ok(MeetingRequest::Session(first)) => first,
-        Ok(MeetingRequest::Stream(session)) => return join(&session).await,
+        Ok(MeetingRequest::Stream(session)) => {
+            drop(early);
+            return join(&session).await;
+        }
         Err(error) => return Err(lost(error.into())),
     };
     let mut incoming = Incoming::after(&first, stdin);
@@ -137,6 +148,7 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
         &client,
         &permit,
         &shutdown,
+        early,
         (&mut end, &mut heart),
     )
     .await;
@@ -163,12 +175,16 @@ pub async fn serve(hello: Hello, permit: Permit) -> Result<(), NotServed> {
     // The client closes control after it has read the result.
     let closed = async { while incoming.next().await.is_ok() {} };
     let patience = match &served {
+        Ok(patience) => *patience,
         // Nobody listens any more.
         Err(error) if error.kind == Kind::Lost => ABORT_PATIENCE,
-        _ => END_PATIENCE,
+        Err(_) => END_PATIENCE,
     };
     let _ = timeout(patience, closed).await;
-    served.map_err(|error| NotServed::Told(error.kind))
+    match served {
+        Ok(_) => Ok(()),
+        Err(error) => Err(NotServed::Told(error.kind)),
+    }
 }
 
 /// Waits until the client has taken all messages, as far as the connection tells: a client whose user
@@ -189,14 +205,16 @@ async fn written<R: AsyncRead + Unpin>(
     }
 }
 
+/// Returns how long the client may take to close control.
 async fn copy<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     control: &Outgoing,
     client: &Hello,
     permit: &Permit,
     shutdown: &Arc<Shutdown>,
+    early: Option<EarlyListener>,
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
-) -> Result<()> {
+) -> Result<Duration> {
     let opened = timeout(HELLO_TIMEOUT, opening(incoming, client)).await;
     let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
     open.options.polite = client.polite;
@@ -245,7 +263,7 @@ async fn copy<R: AsyncRead + Unpin>(
         keyring,
         ..
     } = &server;
-    accept::take_streams(open, control, keyring, connection_set, proven).await?;
+    accept::take_streams(open, early, control, keyring, connection_set, proven).await?;
     ways.inband.offer();
     // Until the sending end's tuner decides.
     let streams = tuning::first_streams(open.streams);
@@ -257,7 +275,8 @@ async fn copy<R: AsyncRead + Unpin>(
             let terms = (open, server.budget.workers);
             let control = control.clone();
             let reader = &mut control_reader;
-            return list_check::serve(place, terms, control, reader, shutdown).await;
+            let checked = list_check::serve(place, terms, control, reader, shutdown).await;
+            return checked.map(|()| END_PATIENCE);
         }
         ServerRole::Source(found) => {
             let can_wait = client.can_count_later(open.between);
@@ -281,7 +300,11 @@ async fn copy<R: AsyncRead + Unpin>(
     )
     .await?;
     reports.end(control).await;
-    Ok(())
+    Ok(match end {
+        // Between two servers, the client passes the result on.
+        RunningEnd::Receiving(_) if !open.between => RECEIVED_PATIENCE,
+        RunningEnd::Receiving(_) | RunningEnd::Sending(_) => END_PATIENCE,
+    })
 }
 
 /// The sending end's reports during the copy.

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::message::Listen;
 use super::{PROTOCOL_MAX, PROTOCOL_MIN};
 use crate::chunk::pack::TableForm;
 use crate::chunk::{CHUNK_SIZE, GRAINS, LARGE_PACK};
@@ -92,6 +93,11 @@ pub struct Hello {
     /// The address of this host that the login reached, as sshd reports it; empty without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reached: String,
+    /// Sent by a server: where it accepts data connections from now on, if the client does not choose
+    /// the ports. It says the same once more in answer to the request
+    /// ([`Message::Listen`](super::message::Message::Listen)), a round trip later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Listen>,
     /// Sent by a client: a hash in hexadecimal of this destination that only its user can
     /// compute. It identifies the owner of unfinished copies.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -225,6 +231,7 @@ impl Hello {
             processors,
             program: String::new(),
             reached: String::new(),
+            listen: None,
             owner: String::new(),
             trust_partial: false,
             allow_empty: false,

@@ -16,10 +16,35 @@ use crate::wire::message::{Listen, Message, Open, Ports};
 
 use super::roles::tell;
 use crate::session::converse::say;
+use crate::session::permit::Permit;
+
+/// A port that is open before the client has said whether it wants one: the hello tells where, which
+/// saves the client a round trip.
+pub(super) struct EarlyListener {
+    listener: Listener,
+    /// The ports that it was chosen from.
+    ports: Option<Ports>,
+}
+
+impl EarlyListener {
+    /// None if there is no port: [`take_streams`] tries again, and reports that.
+    pub(super) async fn open(permit: &Permit) -> Option<EarlyListener> {
+        let ports = permit.ports;
+        let listener = Listener::open(None, ports, chance().into()).await.ok()?;
+        Some(EarlyListener { listener, ports })
+    }
+
+    /// Where it accepts connections.
+    pub(super) fn place(&self) -> Listen {
+        place(&self.listener)
+    }
+}
 
 /// Opens the ways in that the client wants, and hands on connections until the session is over.
+/// `early` is used if the client may want it, and closed otherwise.
 pub(super) async fn take_streams(
     open: &Open,
+    early: Option<EarlyListener>,
     control: &Outgoing,
     keyring: &Arc<Keyring>,
     connection_set: &Arc<ConnectionSet>,
@@ -31,14 +56,14 @@ pub(super) async fn take_streams(
         let _ = proven.try_send(connection);
         !proven.is_closed()
     };
-    let mut listener = None;
+    let early = early.filter(|early| open.listens && early.ports == open.ports);
+    let mut listener = early.map(|early| early.listener);
     if open.listens {
-        listener = listen(open.ports).await;
-        let listen = Listen {
-            addresses: listener.as_ref().map_or(Vec::new(), |_| addresses()),
-            port: listener.as_ref().map_or(0, |listener| listener.port),
-        };
-        say(control, Message::Listen(listen)).await?;
+        if listener.is_none() {
+            listener = listen(open.ports).await;
+        }
+        let at = listener.as_ref().map_or_else(Listen::nowhere, place);
+        say(control, Message::Listen(at)).await?;
     }
     // If the socket cannot be opened, a further login does not find it and reports that. Between
     // two servers there are no further logins.
@@ -82,6 +107,13 @@ async fn listen(ports: Option<Ports>) -> Option<Listener> {
             tell()(&line);
             None
         }
+    }
+}
+
+fn place(listener: &Listener) -> Listen {
+    Listen {
+        addresses: addresses(),
+        port: listener.port,
     }
 }
 

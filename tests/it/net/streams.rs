@@ -1,11 +1,16 @@
 //! The transfer: connections, codecs, threads, memory, encryption, and faults on connections.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use fastcp::session::host;
+use fastcp::wire::hello::Hello;
+use fastcp::wire::message::Listen;
+
+use crate::support::fake_server::{accept, push_as, welcome};
 use crate::support::procs::{self, TcpState, until};
 use crate::support::slow::{held_back, let_go};
 use crate::support::*;
@@ -27,6 +32,11 @@ ways! { push, pull =>
 }
 
 ways! { pull => a_listener_on_the_wire_reads_nothing }
+
+ways! { local_push =>
+    the_hello_says_where_the_server_listens,
+    a_server_that_has_received_all_ends_by_itself,
+}
 
 fn every_codec_gives_the_bytes_back(case: &Case) {
     let tree = case.src.dir("tree");
@@ -233,4 +243,66 @@ fn the_summary_tells_what_was_done(case: &Case) {
     for word in ["2 files", "4.19 MB", "direct", "zstd", " streams", "/s"] {
         done.says(word);
     }
+}
+
+fn the_hello_says_where_the_server_listens(case: &Case) {
+    let source = case.src.file("file", "content");
+    let saying = |port| Hello {
+        listen: Some(Listen {
+            addresses: vec!["127.0.0.1".into()],
+            port,
+        }),
+        ..host::hello()
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let mut has_come = false;
+    push_as(case, &saying(port), &[], &source, |mut server| {
+        // The server has not answered the request.
+        let opened = accept(&listener).and_then(|socket| welcome(&server.keys.keyring, socket));
+        has_come = opened.is_some();
+        server.leave();
+    })
+    .never_says("panicked");
+    assert!(has_come);
+
+    // The answer counts, if it names another port.
+    drop(listener);
+    let mut streams = 0;
+    push_as(case, &saying(port), &[], &source, |mut server| {
+        server.listen();
+        streams = server.streams.len();
+        server.leave();
+    })
+    .never_says("panicked");
+    assert_eq!(streams, 8);
+}
+
+/// The client need not wait for the server to see that the client has closed its input.
+fn a_server_that_has_received_all_ends_by_itself(case: &Case) {
+    case.src.file("file", "content");
+    let up = case.scratch.path("up");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &up, 0o600.into()).expect("make a FIFO");
+    let script = format!(
+        "#!/bin/sh\nexec 3<&0\n\
+         {{ cat <&3; while kill -0 $$ 2>/dev/null; do sleep 0.1; done; }} >'{0}' &\n\
+         exec '{1}' \"$@\" <'{0}' 3<&-\n",
+        up.display(),
+        run::fastcp_binary().display(),
+    );
+    let script = case.scratch.file("open for ever", script);
+    case.scratch.mode("open for ever", 0o755);
+    let timed = |flags: &[&str]| {
+        let begun = Instant::now();
+        case.copy(flags, "file", "there").succeeds();
+        begun.elapsed()
+    };
+    let as_usual = timed(&[]);
+    let quoted = format!("'{}'", script.display());
+    let held = timed(&["--remote-path", &quoted]);
+    // Otherwise it waits 5 s for the end of its input.
+    assert!(
+        held < as_usual + Duration::from_secs(4),
+        "{held:?}, {as_usual:?}"
+    );
 }
