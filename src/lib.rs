@@ -2,9 +2,10 @@
 //!
 //! # The life of a chunk
 //!
-//! The path of one chunk from the middle of a big file, pushed over a direct connection. Each row is
-//! a source file, in the order in which the chunk reaches it. Counters, limits on memory and the steps
-//! that only options add are left out. Names without a link are private.
+//! These tables follow one chunk from the middle of a big file that is pushed over a direct
+//! connection. Each row is a source file, in the order in which the chunk reaches it. The tables
+//! leave out counters, limits on memory, and steps that only an option adds. Names without a link
+//! are private.
 //!
 //! First the sender announces the file, and the receiver asks for its content:
 //!
@@ -41,7 +42,7 @@
 //!
 //! | # | file | what it does | gives |
 //! |---|---|---|---|
-//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | |
+//! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) takes a buffer of the [pool](chunk::Pool) and does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | `Buffer` |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
 //! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
@@ -51,7 +52,7 @@
 //!
 //! | # | file | what it does | gives |
 //! |---|---|---|---|
-//! | 30 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for): a buffer of the [pool](chunk::Pool), then rows 31 to 35 | `Buffer` |
+//! | 30 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for) does rows 31 to 35 | |
 //! | 31 | [`pipeline::send::read`] | [`read_piece`](pipeline::send::read::SendReader::read_piece): rows 32 and 33 | |
 //! | 32 | [`source::read`] | [`SourceFile::read`](source::SourceFile::read): pread into the buffer | `Chunk` |
 //! | 33 | [`digest`] | [`of_range`](digest::of_range) of the raw bytes; [`Tree::add_bytes`](digest::Tree::add_bytes): part of the file's digest | `Digest` |
@@ -62,17 +63,17 @@
 //! | 38 | [`seal`] | [`Sealer::seal`](seal::Sealer::seal): encrypts, header as associated data | `SealedChunk` |
 //! | 39 | [`pipeline::send::encoder_control`] | [`when_there_is_room`](pipeline::send::encoder_control::EncoderControl::when_there_is_room) in the queue | |
 //! | 40 | [`transport::frames`] | [`Frames::put`](transport::frames::Frames::put): the queue that all connections share | `Frame` |
-//! | 41 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame and writes it to the [socket](transport::connection::duplex::WriteLink) | bytes |
-//! | 42 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken) tells rows 26 and 34 which connection has it | |
+//! | 41 | [`transport::connection`] | [`send`](transport::connection::send()), a task: a free connection takes the next frame, reports that (row 42), and writes the frame to the [socket](transport::connection::duplex::WriteLink) | bytes |
+//! | 42 | [`session::data_connections`] | [`Sent::taken`](transport::connection::Sent::taken): row 26 learns which connection has the chunk, row 39 how many frames still wait | |
 //! | | | *— network —* | |
-//! | 43 | [`session::data_connections`] | `receive`, a task: frames go to the workers' queue | |
+//! | 43 | [`session::data_connections`] | `receive`, in a task of each connection: rows 44 to 46, then [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame) | |
 //! | 44 | [`transport::connection`] | [`recv`](transport::connection::recv): header, then a [buffer](chunk::Pool::take), then the rest; no free buffer stops the reading | `Buffer` |
 //! | 45 | [`wire::frame`] | [`FrameHeader::parse`](wire::frame::FrameHeader::parse): within limits | |
 //! | 46 | [`transport::frames`] | [`SealedChunk::receive`](transport::frames::SealedChunk::receive); [`open`](transport::frames::SealedChunk::open) on the worker | `SealedChunk` |
-//! | 47 | [`pipeline::receive::jobs`] | [`Receiver::take_frame`](pipeline::receive::Receiver::take_frame), [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
-//! | 48 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker: [`frame`](pipeline::receive::Receiver::frame) | |
+//! | 47 | [`pipeline::receive::jobs`] | [`Jobs::add`](pipeline::receive::jobs::Jobs::add); a worker calls [`Jobs::next`](pipeline::receive::jobs::Jobs::next) | `Job` |
+//! | 48 | [`pipeline::receive`] | [`Receiver::work`](pipeline::receive::Receiver::work), a worker, calls [`frame`](pipeline::receive::Receiver::frame), which does rows 49 and 50 | |
 //! | 49 | [`seal`] | [`Opener::open`](seal::Opener::open): only frames that the session's key sealed | `EncodedChunk` |
-//! | 50 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): rows 51 to 58, then acknowledges it | |
+//! | 50 | [`pipeline::receive::ranges`] | [`RangeWriter::piece`](pipeline::receive::ranges::RangeWriter::piece): rows 51 to 57, the acknowledgement (row 62), then row 58 | |
 //! | 51 | [`chunk::claims`] | [`claim_range`](chunk::claims::Claims::claim_range): one worker writes a range; later [`done`](chunk::claims::Claims::done) | |
 //! | 52 | `codec::decode` | [`Decoder::decode`](codec::Decoder::decode): bounded by the announced raw length | `Chunk` |
 //! | 53 | [`chunk`] | [`Chunk::verify`](chunk::Chunk::verify) | `VerifiedChunk` |
@@ -200,7 +201,7 @@
 //!   sums wait for `Landed`.
 //! - If counting the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
 //!   totals later (`Counted`). A receiver that has to check the free space waits for the totals; any
-//!   other one sends `Landed` at once. The walk of the copy may know the totals first.
+//!   other receiver sends `Landed` at once. The walk of the copy may know the totals first.
 //! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (short digests of
 //!   the pages that it has in place of a chunk whose digest it got), `Missing` (existing ranges are
 //!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
@@ -226,8 +227,8 @@
 //!   says so: the destination is a directory then.
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
-//!   answers `WouldSend` instead of requesting content; no frame is sent. The client's hello says
-//!   which of the two it is.
+//!   answers `WouldSend` instead of requesting content. With `--checksum` frames with digests are
+//!   sent, otherwise none. The client's hello says which of the two options is given.
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
 //!   server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
