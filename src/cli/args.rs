@@ -121,7 +121,7 @@ pub(super) struct Args {
     whole_file: bool,
     #[arg(long, hide = true, overrides_with = "whole_file")]
     no_whole_file: bool,
-    /// Replace files and write devices that are in use
+    /// Write files and devices in use; delete after errors
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
     /// Bypass the page cache on block devices, or fail

@@ -12,7 +12,7 @@ pub(super) fn code_of(code: i32, written: Result<()>) -> i32 {
     }
 }
 
-/// Shows why there is no copy; the exit code.
+/// Shows the error that prevents the copy; returns the exit code.
 pub(super) fn refuse(error: &Error) -> i32 {
     let _ = writeln!(std::io::stderr(), "{error}");
     error.kind.exit_code()

@@ -146,7 +146,7 @@ const HABITS: &[(&[&str], &str)] = &[
         "-n lists the changes that a copy would make",
     ),
     (
-        &["--fake-super"],
+        &["--fake-super", "--super", "--copy-as"],
         "owners are kept if fastcp runs as root; --sudo runs it as root there",
     ),
     (&["--dereference", "--copy-links"], "write -L"),
@@ -345,6 +345,7 @@ mod tests {
             ("--delete-missing-args a h:", "of a missing SOURCE stays"),
             ("--preallocate a h:", "while fastcp writes it"),
             ("--iconv=utf8 a h:", "keep their bytes"),
+            ("--super a h:", "as root there"),
             ("--copy-devices a h:", "a device that is SOURCE"),
             ("--max-alloc=1G a h:", "--memory SIZE"),
             ("--checksum-choice=md5 a h:", "by BLAKE3"),

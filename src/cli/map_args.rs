@@ -47,7 +47,10 @@ pub(super) fn maps(
         ("-L", args.follow_links),
         ("--backup-dir", args.mirror.has_backup_dir()),
         ("--snapshot", args.earlier.is_snapshot()),
-        ("--link-dest and --copy-dest", args.earlier.flag().is_some()),
+        (
+            args.earlier.flag().unwrap_or_default(),
+            args.earlier.flag().is_some(),
+        ),
     ];
     if let Some((other, _)) = others.iter().find(|(_, is_given)| *is_given) {
         return refused(&format!("and {other} cannot be combined"));

@@ -28,10 +28,10 @@ pub(super) struct MirrorArgs {
     /// Keep replaced and deleted files as NAME~
     #[arg(short = 'b', long, help_heading = EXISTING)]
     backup: bool,
-    /// --backup, but below DIR and without ~
+    /// Keep replaced and deleted files in DIR
     #[arg(long, value_name = "DIR", help_heading = EXISTING)]
     backup_dir: Option<OsString>,
-    /// --backup with another suffix than ~
+    /// Suffix of backups [~; none with --backup-dir]
     #[arg(long, value_name = "SUFFIX", help_heading = EXISTING, allow_hyphen_values = true)]
     suffix: Option<OsString>,
     /// Remove each source file once its copy is on disk

@@ -139,9 +139,14 @@ fn usage(error: &clap::Error) -> String {
         return line + "\n";
     }
     let text = error.render().to_string();
-    let hint = match text.contains("'-l <KBIT>'") {
-        true => "(-l is scp's letter for a rate; symbolic links are always kept)\n",
-        false => "",
+    let is_about = |option: &str| text.contains(&format!("for '{option}'"));
+    let hint = if is_about("-l <KBIT>") {
+        "(-l is scp's letter for a rate; symbolic links are always kept)\n"
+    } else if is_about("-P <PORT>") {
+        "(-P is scp's letter for a port, a number from 1 to 65535; a copy shows progress and resumes \
+         without an option)\n"
+    } else {
+        ""
     };
     match text.strip_prefix("error: ") {
         Some(fault) => format!("fastcp: {fault}{hint}"),
@@ -264,5 +269,7 @@ mod tests {
         assert!(usage(&error).starts_with("fastcp: there is no option --nope"));
         let error = Args::try_parse_from(["fastcp", "--streams", "0"]).unwrap_err();
         assert!(usage(&error).starts_with("fastcp: invalid value '0'"));
+        let error = Args::try_parse_from(["fastcp", "-avP", "a", "h:"]).unwrap_err();
+        assert!(usage(&error).contains("(-P is scp's letter"));
     }
 }

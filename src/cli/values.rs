@@ -131,12 +131,17 @@ pub(super) fn congestion(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+fn time(text: &str, examples: &str) -> Result<Duration, String> {
+    let expected = |_| format!("expected a time with a unit, such as {examples}");
+    humantime::parse_duration(text).map_err(expected)
+}
+
 /// A shorter timeout would end good copies when a host is busy or a link stalls briefly.
 const TIMEOUT_S_MIN: u64 = 5;
 const TIMEOUT_S_MAX: u64 = 3600;
 
 pub(super) fn timeout(text: &str) -> Result<u16, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
+    let time = time(text, "90s or 2min")?;
     match time.as_secs() {
         seconds @ TIMEOUT_S_MIN..=TIMEOUT_S_MAX => Ok(seconds as u16),
         _ => Err("expected a time from 5s to 1h".to_owned()),
@@ -150,7 +155,7 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2h)"))?;
+    let time = time(text, "90s or 2h")?;
     match time > RETRY_MAX {
         true => Err("expected a time from 0 to 30days".to_owned()),
         false => Ok(time),
@@ -158,14 +163,14 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn age(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 12h, 7d, 6months)"))
+    time(text, "12h, 7d or 6months")
 }
 
 /// A file that has not grown for a day is assumed to be complete.
 const IDLE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 pub(super) fn idle(text: &str) -> Result<u64, String> {
-    let time = humantime::parse_duration(text).map_err(|e| format!("{e} (examples: 90s, 2min)"))?;
+    let time = time(text, "90s or 2min")?;
     if time.is_zero() || time > IDLE_MAX {
         return Err("expected a time from 1ms to 1day".to_owned());
     }

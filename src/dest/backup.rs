@@ -49,8 +49,8 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "stays, since fastcp cannot make its backup: the path of its directory below \
-                        the destination, which --backup-dir needs, is unknown; write -b instead, \
+const NO_PLACE: &str = "stays, since fastcp cannot make its backup: --backup-dir needs the path of \
+                        its directory below the destination, which is unknown; write -b instead, \
                         which keeps backups beside their files";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
@@ -244,8 +244,10 @@ impl Backups {
         let (backup, claim) = loop {
             name.extend_from_slice(&self.place.suffix);
             let backup = Name::try_from(name.clone()).map_err(|_| {
-                let message =
-                    format!("stays: the name of its backup would have more than {NAME_MAX} bytes");
+                let message = format!(
+                    "stays: the name of its backup would have more than {NAME_MAX} bytes; choose a \
+                     shorter --suffix, or --backup-dir"
+                );
                 Error::new(Kind::Write, Side::Dest, message).at(slot.path())
             })?;
             let backup = EntrySlot::new(dir.clone(), backup);
@@ -277,7 +279,7 @@ impl Backups {
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
             return Err(slot.refused(
                 "stays, since fastcp cannot make its backup: too many files of this copy have the \
-                 suffix",
+                 suffix; choose another --suffix, or --backup-dir",
             ));
         }
         if state.taken.contains(&key) || !state.made.insert(key) {

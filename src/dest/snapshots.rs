@@ -334,8 +334,8 @@ impl SnapshotStore {
             true => Ok(()),
             false => Err(refused(
                 &self.container,
-                "is not completed: another process has removed or replaced the lock or the directory \
-                 of the snapshot under way (.fastcp-snapshots/lock, .fastcp-snapshot-partial)",
+                "the snapshot is not completed: another process has removed or replaced its lock or \
+                 its directory (.fastcp-snapshots/lock, .fastcp-snapshot-partial); copy again",
             )),
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     if counters.staying > 0 {
         let what = plural(counters.staying, "entry", "entries");
         lines.push(match outcome.dry_run {
-            true => format!("{what} would stay as they are"),
+            true => format!("{what} would not be copied"),
             false => format!("{what} not copied (--update, --existing or --ignore-existing)"),
         });
     }
@@ -84,7 +84,7 @@ fn snapshot(outcome: &Outcome) -> Vec<String> {
     if made.copied > 0 {
         let what = plural(made.copied, "unchanged file", "unchanged files");
         lines.push(format!(
-            "{what} copied there, because the file system allows no more links"
+            "{what} copied from the last one, because the file system allows no more links"
         ));
     }
     if !made.removed.is_empty() {

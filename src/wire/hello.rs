@@ -173,8 +173,8 @@ pub enum BadHello {
     )]
     NotAHello,
     #[error(
-        "it speaks protocol {theirs_min} to {theirs_max} (fastcp {build}), fastcp here protocol \
-         {PROTOCOL_MIN} to {PROTOCOL_MAX} (fastcp {}): install the same version on both hosts",
+        "fastcp {build} there speaks protocol {theirs_min} to {theirs_max}, and fastcp {} here \
+         speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}: install the same version on both hosts",
         env!("CARGO_PKG_VERSION")
     )]
     NoCommonVersion {
@@ -446,7 +446,8 @@ mod tests {
             Hello::parse(br#"{"protocol_min":7,"protocol_max":9,"build":"3.0","limits":0}"#);
         let text = refusal.unwrap_err().to_string();
         assert!(
-            text.contains("protocol 7 to 9 (fastcp 3.0)") && text.contains("protocol 1 to 1"),
+            text.contains("fastcp 3.0 there speaks protocol 7 to 9")
+                && text.contains("protocol 1 to 1"),
             "{text}"
         );
         assert_eq!(Hello::parse(b"[]"), Err(BadHello::NotAHello));

@@ -156,7 +156,7 @@ fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} speaks protocol {} to {}, {} {} to {}: install the same version on both hosts",
+        "{} speaks protocols {} to {}, and {} speaks {} to {}: install the same version on both hosts",
         shown(from),
         a.protocol_min,
         a.protocol_max,

@@ -33,7 +33,7 @@ pub struct Report {
     patches_failed: AtomicU64,
     /// Bytes of earlier runs that were read since the sender was told.
     untold: AtomicU64,
-    /// Number of entries that are not copied because of what is at the destination.
+    /// Number of entries that are not copied because of an existing entry or the lack of one.
     stayed: AtomicU64,
     has_failed: AtomicBool,
     has_source_failed: AtomicBool,
@@ -74,8 +74,8 @@ impl Report {
     /// happens too often: a sender that tries patches could find out what the bytes are.
     pub fn patch_failed(&self, chunk: u64) {
         if self.patches_failed.fetch_add(1, Relaxed) >= PATCHES_FAILED_MAX {
-            let message = "existing files at the destination keep changing while they are compared; \
-                           stop what changes them, or copy with --whole-file";
+            let message = "another program keeps changing files at the destination while fastcp \
+                           compares them; stop that program, or copy with --whole-file";
             return self
                 .context
                 .shutdown
@@ -115,7 +115,7 @@ impl Report {
         self.acks.entry(entry.id);
     }
 
-    /// Counts an entry that is not copied because of what is at the destination.
+    /// Counts an entry that is not copied because of an existing entry or the lack of one.
     pub fn stays(&self) {
         self.stayed.fetch_add(1, Relaxed);
         self.context.progress.add_staying(1);

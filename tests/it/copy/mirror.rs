@@ -239,7 +239,7 @@ fn more_than_max_delete_deletes_nothing(case: &Case) {
     for most in ["0", "3", "0%", "28%"] {
         let done = case.copy(&["-a", "--delete", "--max-delete", most], "tree", "");
         done.exits(11).says(&format!(
-            "4 of 14 entries would be, and --max-delete allows {most}"
+            "--max-delete allows {most}, and the copy would delete 4 of 14 entries"
         ));
         assert!(there.has("x") && there.has("y/2"), "{most}");
     }

@@ -173,7 +173,7 @@ impl DeletionCount {
         is_at_limit
     }
 
-    /// Everything was counted. Begins the count of what is deleted.
+    /// Ends the count of all entries, and begins the count of deleted ones.
     ///
     /// # Errors
     /// The message for the user if that is more than `most`.
@@ -186,8 +186,8 @@ impl DeletionCount {
                 _ => "nothing more",
             };
             return Err(format!(
-                "{nothing} is deleted: {deleted} of {all} entries would be, and --max-delete allows \
-                 {most}"
+                "{nothing} is deleted: --max-delete allows {most}, and the copy would delete {deleted} \
+                 of {all} entries"
             ));
         }
         Ok(DeletionCount {
