@@ -1,4 +1,4 @@
-//! What a copy does to one entry, for `--itemize-changes` and `--dry-run`, in rsync's form:
+//! The changes that a copy makes to one entry, for `--itemize-changes` and `-n`, in rsync's form:
 //! `>f.st...... path`.
 
 use serde::{Deserialize, Serialize};

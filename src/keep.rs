@@ -1,4 +1,4 @@
-//! What a copy keeps of an entry besides its content, and which existing files it leaves alone.
+//! The metadata that a copy keeps, and the existing files that it leaves alone.
 
 mod changes;
 

@@ -25,7 +25,7 @@ impl Bench<'_> {
     /// Runs every tool of the cell once in each round.
     ///
     /// # Errors
-    /// If there is no login. If a tool fails, its row contains the error.
+    /// If a login fails. The error of a tool is in its row instead.
     pub(crate) fn rounds(
         &self,
         link: &Link,

@@ -27,7 +27,7 @@ use crate::transport::rate_limit::RateLimiter;
 pub use crate::pipeline::send::cache::HOSTS_MAX;
 
 /// The shared chunks get the memory divided by this; the copies divide the rest.
-const SHELF_PART: u64 = 4;
+const CACHE_PART: u64 = 4;
 
 /// Copies to `request.dest` and to each of `request.also`. `ends` has one element for each, in this
 /// order. Returns when all copies are done or have ended. Blocks.
@@ -103,7 +103,7 @@ pub fn check(request: &Request) -> Result<()> {
 
 /// The bytes that all copies share, and the bytes for each.
 fn divide(memory: u64, dests: usize) -> (u64, u64) {
-    let room = memory / SHELF_PART;
+    let room = memory / CACHE_PART;
     (room, (memory - room) / dests.max(1) as u64)
 }
 

@@ -28,7 +28,7 @@ enum BasisContent {
     File(File),
     /// Equal ranges are not written again, so they must be on the disk.
     OnDisk(Readback),
-    /// The same where this copy writes nothing ahead of what was compared.
+    /// The same, if this copy writes only ranges that were compared before.
     Ahead(ReadAhead),
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A source may hold files with such names; they are copied like any others. The names depend on
 //! the directory too, so that a partial file in a source does not have the name of a partial file
-//! of its copy. If an entry has such a name all the same, the entry gets it and a partial file of
-//! this process is renamed. The files of another process, and the journal, keep their names and the
+//! of its copy. If an entry has such a name nevertheless, the entry gets it, and the partial file
+//! of this process is renamed. The files of another process, and the journal, keep their names and the
 //! entry fails. Every check of a destination name ([`EntrySlot::stat`]) calls [`make_way`] first.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -48,7 +48,7 @@ impl ReadAhead {
     /// Reads all of `into`.
     ///
     /// # Errors
-    /// If the disk does not give them, or is known not to have taken what was written there.
+    /// If the disk cannot read the range, or has reported an error of an earlier write to it.
     pub(super) fn read(&self, into: &mut [u8], offset: u64) -> io::Result<()> {
         let range = offset..offset + into.len() as u64;
         {

@@ -1,5 +1,5 @@
-//! Entries of earlier copies that have the content of new ones. Such an entry is never changed: it gets
-//! one name more, or it is read.
+//! Entries of earlier copies that have the content of new ones. Such an entry is never changed: it is
+//! given one more name, or it is read.
 
 use std::cell::Cell;
 use std::ffi::{CStr, OsStr};

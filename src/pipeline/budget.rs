@@ -56,7 +56,7 @@ const WINDOW_MIN: usize = 2;
 
 impl Budget {
     /// Chunks of a pipe that may be in flight, or may wait for earlier chunks. This is the
-    /// number of buffers left after each connection and each worker has what it needs. So the
+    /// number of buffers left after each connection and each worker has its own. So the
     /// chunk that all others wait for always finds a buffer.
     pub fn window(&self) -> usize {
         let others = usize::from(self.streams) + 2 * self.workers;

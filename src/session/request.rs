@@ -383,7 +383,7 @@ pub struct Outcome {
     pub removed: Deleted,
     /// The complete snapshot that was made.
     pub snapshot: Option<MadeSnapshot>,
-    /// Nothing was copied or deleted; the counts are those that the copy would have.
+    /// Nothing was copied or deleted; the counts are the copy's expected ones.
     pub dry_run: bool,
     /// `--check`: a dry run that compares the ends.
     pub check: bool,

@@ -1,5 +1,5 @@
-//! Looks for single names in the directories of a source, after the walk: which entries of the
-//! destination the source does not have (`--delete`).
+//! The search for single names in the directories of a source, after the walk. It finds the entries
+//! of the destination that the source does not have (`--delete`).
 
 use std::collections::HashSet;
 use std::io;

@@ -137,7 +137,7 @@ impl Limit {
             }
             return true;
         }
-        // The kernel may still hold what was written before the limit, or there is little to send.
+        // The kernel may still hold bytes written before the limit, or the copy has little to send.
         let is_used = (USED..OVER).contains(&used);
         let newest = last(SPAN_FIRST).map_or(self.full, |rates| rates.wire);
         if newest > FULL_PART * self.full || !is_used {

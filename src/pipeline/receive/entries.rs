@@ -259,7 +259,7 @@ impl Entries {
         self.settle(id, parent);
     }
 
-    /// Accounts for an entry that is not copied because of what is at the destination.
+    /// Accounts for an entry that is not copied because of an existing entry or the lack of one.
     pub fn stays(&self, id: EntryId, parent: EntryId) {
         self.report.stays();
         self.acknowledge(id, parent);

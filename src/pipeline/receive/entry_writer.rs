@@ -533,7 +533,7 @@ impl EntryWriter<'_> {
         None
     }
 
-    /// False for a link or special file that is not placed, because of what is there.
+    /// False if a link or special file is not placed: the existing entry stays, or none exists.
     fn may_place(&self, slot: &EntrySlot, entry: &Entry) -> bool {
         match self.entries().standing(slot, entry) {
             Ok(Standing::Stays) => self.entries().stays(entry.id, entry.parent),

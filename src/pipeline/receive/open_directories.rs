@@ -38,7 +38,7 @@ pub struct OpenDirectory {
     children: Option<u64>,
 }
 
-/// Why there is no directory at the destination, if there is none.
+/// The reason why the destination has no such directory, if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     /// It could not be made: its children fail with it.
@@ -119,7 +119,7 @@ impl OpenDirectories {
         Some((new.dir().clone(), open.earlier.first()?.clone()))
     }
 
-    /// Adds a directory, or says what it lacks.
+    /// Adds a directory, or the reason why the destination lacks it.
     pub(super) fn add(
         &mut self,
         entry: Entry,

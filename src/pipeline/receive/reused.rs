@@ -14,10 +14,10 @@ use crate::manifest::{Entry, EntryKind};
 
 pub(super) struct ReusedEntries {
     rules: Rules,
-    /// Number of entries that were used again as links.
+    /// Number of entries that became links to earlier ones.
     linked: AtomicU64,
-    /// Number of those that were used as copies, although a link would do: the file system allows no
-    /// more.
+    /// Number of entries that were copied from earlier ones, because the file system allows no more
+    /// links to these.
     copied: AtomicU64,
 }
 

@@ -1,9 +1,9 @@
-//! Content that has moved within a file: the places in the existing file where the pieces of the new
-//! version are.
+//! Content that has moved within a file: the places in the existing file that have the pieces of the
+//! new version.
 //!
 //! A shift is the distance from a place in the new version to the same content in the existing
 //! file. After an insertion, all content has the same shift, so the shift that was found last is
-//! tried first. The [anchors](crate::chunk::anchors) of an offered piece lead to another one.
+//! tried first. The [anchors](crate::chunk::anchors) of an offered piece lead to other shifts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -399,7 +399,7 @@ mod tests {
         Basis::other(file, len, false)
     }
 
-    /// Looks for a piece. Returns what was found, and how often more might have been indexed.
+    /// Looks for a piece. Returns its places, and how often more bytes could have been indexed.
     fn look(shifts: &Shifts, old: &Basis, offset: u64, data: &[u8]) -> (Vec<PieceSource>, usize) {
         let rows = anchors::write(data).expect("it is long");
         let anchors = anchors::read(&rows, data.len()).expect("they fill it");

@@ -1,8 +1,8 @@
 //! The chunk cache for a copy of one source to several hosts. It holds chunks that one sender has
 //! read, digested and compressed, so that the others can send them too.
 //!
-//! The first sender that comes to a chunk makes it. The chunk stays here until every other host
-//! has taken it, or is known not to want it. If there is no room for a chunk, each sender that
+//! The first sender that comes to a chunk makes it. The chunk stays here until each other host has
+//! taken it or turns out not to need it. If the cache has no room for a chunk, each sender that
 //! comes to it later reads it again. That costs more and gives the same bytes: the cache saves
 //! work and decides nothing about content.
 //!
@@ -120,7 +120,7 @@ impl CacheShare {
     }
 
     /// Gets a chunk of `len` bytes at `offset`, which this sender needs now. Waits for a limited
-    /// time while another sender makes it, or while there is no room for it. `may_make` is false if
+    /// time while another sender makes it, or while the cache has no room. `may_make` is false if
     /// this host needs less than a chunk that others could send.
     pub fn chunk(&self, key: CacheKey, offset: u64, len: u32, may_make: bool) -> Got {
         let CacheShare { cache, host } = self;

@@ -29,7 +29,7 @@ pub struct ComparedRanges {
     hit_end: AtomicU64,
 }
 
-/// What is known of the comparisons of all files that are sent.
+/// The results so far of the comparisons of all files of a copy.
 #[derive(Clone, Default)]
 pub struct CopyComparisons(Arc<ComparisonCounts>);
 

@@ -1,5 +1,5 @@
 //! The totals of a copy that begins while its sources are counted. The walk of the copy counts too;
-//! the first of both that knows the totals tells them.
+//! whichever of the two knows the totals first reports them.
 
 use std::sync::Arc;
 

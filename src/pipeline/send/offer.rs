@@ -13,11 +13,11 @@ use crate::wire::message::DifferingChunk;
 /// If a patch has more than this part of a piece, the receiver may find more of it by its anchors.
 const PATCH_FOR_ANCHORS: usize = 4;
 
-/// The receiver says that it has another version of a chunk whose digest it was not sent.
+/// The receiver says that it has another version of a chunk, but it did not get the chunk's digest.
 #[derive(Debug)]
 pub struct NotOffered;
 
-/// What was sent of a chunk, and what the receiver has answered.
+/// The parts of a chunk that were sent, and the receiver's answers.
 #[derive(Default)]
 pub(super) struct OfferState {
     /// Its digest is sent first, because the receiver may have it.
@@ -47,7 +47,7 @@ pub struct ChunkOffer<'a> {
 }
 
 impl<'a> ChunkOffer<'a> {
-    /// True if only its digest is to be sent, because the receiver may have the chunk.
+    /// True if the receiver may have the chunk, so that only the chunk's digest is sent now.
     pub fn is_open(&self) -> bool {
         let is_open = !self.state.refused.load(Relaxed) && self.answer().get().is_none();
         let may_be_there = || {
@@ -126,7 +126,7 @@ impl<'a> ChunkOffer<'a> {
         &self.state.pages[usize::from(self.is_anchored())]
     }
 
-    /// The short digests of the receiver's pages, if only what differs is to be sent.
+    /// The short digests of the receiver's pages, if only the differing pages are sent.
     pub fn pages(&self) -> Option<&'a [u8]> {
         let pages = self.answer().get();
         let pages = pages.filter(|_| !self.state.refused.load(Relaxed));

@@ -266,7 +266,7 @@ impl FileReading {
         is_shorter && live.told
     }
 
-    /// The length of a file that may change, which the receiver is told now; None for other files.
+    /// The length of a file that may change, to be reported to the receiver now; None for others.
     pub fn end_live(&self) -> Option<u64> {
         let mut live = self.live.as_ref()?.lock();
         live.told = true;

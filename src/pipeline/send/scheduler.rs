@@ -561,7 +561,7 @@ impl SchedulerState {
         self.landed.is_some() && (is_ready || (room && self.can_begin()))
     }
 
-    /// True if there is more to begin, also if there is no room for it.
+    /// True if more chunks can begin, even if the queue has no room for them now.
     fn has_more(&self) -> bool {
         self.ready.has_any() || self.asked.has_damaged()
     }

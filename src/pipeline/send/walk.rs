@@ -466,7 +466,7 @@ impl SourceWalk<'_> {
         let announced = Message::Entries(vec![entry]);
         self.sender.report.say_or_end(announced)?;
         match self.sender.context.options.dry_run {
-            // The receiver only says what it would do.
+            // The receiver only reports the change.
             true => Ok(()),
             false => self.sender.pipe(&pipe, origin),
         }

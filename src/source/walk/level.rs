@@ -1,5 +1,5 @@
-//! A directory that is being walked: its listed entries first, then those that are found by reading
-//! it.
+//! A directory that is being walked: first the entries that a list names, then the entries that
+//! reading the directory finds.
 
 use std::io;
 use std::sync::Arc;

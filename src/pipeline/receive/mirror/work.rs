@@ -180,7 +180,7 @@ impl MirrorWork {
         }
     }
 
-    /// What is done to an entry that the source does not have, given the backups.
+    /// The treatment of an entry that the source does not have, in a copy that keeps backups.
     fn with_backups(
         &self,
         report: &Report,

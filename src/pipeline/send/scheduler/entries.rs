@@ -16,7 +16,7 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
 use crate::source::{CopiedFile, FoundFile, SourceFile};
 
-/// A file that the receiver leaves as it is.
+/// A file that the receiver does not change.
 pub struct LeftFile {
     pub found: Entry,
     /// Set for a big file, which was open.
@@ -146,7 +146,7 @@ impl Scheduler {
         self.state.lock().files.skip(entry)
     }
 
-    /// Forgets a file that the receiver leaves as it is, or that a dry run would copy. None if it
+    /// Forgets a file that the receiver does not change, or that a dry run would copy. None if it
     /// failed here in the meantime. `is_placed`: further names are linked to the file there.
     /// Otherwise it is sent under the next name.
     pub fn leave(&self, entry: EntryId, is_placed: bool) -> Option<LeftFile> {

@@ -39,7 +39,7 @@ pub(super) struct RemovableFiles {
     left_out: u64,
 }
 
-/// What is to be done next.
+/// The files to remove next, and those that stay.
 #[derive(Default)]
 pub struct Removals {
     pub files: Vec<CopiedFile>,
