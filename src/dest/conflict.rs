@@ -196,7 +196,7 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
             ) =>
         {
             let path = slot.dir.path();
-            let what = format!("{} cannot create files in this directory", own_name());
+            let what = format!("user {} cannot create files in this directory", own_name());
             let mut error = Error::io(Kind::Write, Side::Dest, path, &what, cause);
             if let Some(instead) = inplace_instead(slot) {
                 error.message += &format!("; {instead}");
@@ -213,14 +213,11 @@ pub(super) fn refuse_unwritable(source: &Source, target: &Resolved) -> Result<()
     }
 }
 
-/// The name of the user that runs this process.
+/// The name of the user that runs this process, or the number if it has no name.
 fn own_name() -> String {
     let uid = nix::unistd::geteuid();
     let user = nix::unistd::User::from_uid(uid).ok().flatten();
-    user.map_or_else(
-        || format!("user {uid}"),
-        |user| printable(user.name.as_bytes()),
-    )
+    user.map_or_else(|| uid.to_string(), |user| printable(user.name.as_bytes()))
 }
 
 /// Refuses a new file in /dev: it would take memory, and only a mistyped device name leads there.

@@ -29,8 +29,8 @@ pub fn format(path: &[u8], digest: &Digest) -> Option<String> {
 /// # Errors
 /// The end of a sentence about the line.
 pub fn parse(line: &[u8]) -> Result<(Vec<u8>, Digest), &'static str> {
-    const NO_LINE: &str = "is not a line of b3sum: a digest of 64 hexadecimal digits, two spaces \
-                           and a name";
+    const NO_LINE: &str = "is not a line of b3sum (a digest of 64 hexadecimal digits, two spaces \
+                           and a name)";
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let (is_escaped, line) = match line.strip_prefix(b"\\") {

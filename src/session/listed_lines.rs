@@ -234,11 +234,15 @@ impl<R: Read> ListReader<R> {
             {
                 return;
             }
-            if line.len() > LINE_MAX || good == 0 && self.number >= BAD_LINES_MAX {
-                let message = format!("{}: the lines after that were not read", self.shown);
-                self.fail(message);
-                break;
-            }
+            let why = match line.len() > LINE_MAX {
+                true => "that line is too long",
+                false if good == 0 && self.number >= BAD_LINES_MAX => {
+                    "none of the lines so far is valid, so this is probably no list of digests"
+                }
+                false => continue,
+            };
+            self.fail(format!("{}: fastcp read no further: {why}", self.shown));
+            break;
         }
         if self.number == 0 && !self.client.news.failures.has_some() {
             self.fail(format!(

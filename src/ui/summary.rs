@@ -414,7 +414,7 @@ fn failed(outcome: &Outcome) -> Option<String> {
 fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::Entry => "cannot be copied",
-        Kind::Usage => "usage error",
+        Kind::Usage => "invalid",
         Kind::Connect => "no connection",
         Kind::FarEnd => "not supported there",
         Kind::Lost => "connection lost",

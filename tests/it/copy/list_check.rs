@@ -176,8 +176,7 @@ fn a_check_continues_after_a_lost_connection(case: &Case) {
 fn a_file_that_is_no_list_is_left_early(case: &Case) {
     case.src.file("noise", noise(1, MIB));
     let done = check(case, &[], &case.src.path("noise"), "");
-    done.exits(2)
-        .says("noise: the lines after that were not read");
+    done.exits(2).says("noise: fastcp read no further: ");
     let empty = case.scratch.file("empty", "");
     check(case, &[], &empty, "").exits(2).says("names no file");
     // A list that is given in the place of a source is compared as a file.
