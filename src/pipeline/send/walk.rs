@@ -408,9 +408,11 @@ impl SourceWalk<'_> {
     }
 
     /// Fails a source that is not removed, since nothing shows whether it changed.
-    fn refuse_removal(&self, found: &FoundFile) -> Result<(), Ended> {
-        let message = "is a device or pipe, or made up by the kernel, and --remove-source-files removes \
-                       regular files only";
+    fn refuse_removal(&mut self, found: &FoundFile) -> Result<(), Ended> {
+        // The receiver has to know its directory.
+        self.announcements.say(self.sender)?;
+        let message = "is a device, a pipe or a file that the kernel makes up, so fastcp cannot tell \
+                       whether it changes; leave out --remove-source-files";
         let error = Error::new(Kind::Refused, Side::Source, message).at(found.path());
         self.sender.report.fail(found, error);
         Ok(())
