@@ -121,7 +121,7 @@ pub(super) struct Args {
     whole_file: bool,
     #[arg(long, hide = true, overrides_with = "whole_file")]
     no_whole_file: bool,
-    /// Write files and devices in use; delete after errors
+    /// Overwrite files in use; let --delete ignore errors
     #[arg(long, help_heading = COPYING)]
     pub force: bool,
     /// Bypass the page cache on block devices, or fail
