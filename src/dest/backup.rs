@@ -652,7 +652,7 @@ fn check_link(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -
         Ok(text) if !may_leave(&text, backup.dir.depth()) => Ok(()),
         Ok(_) => Err(slot.refused(
             "is a symbolic link, and in its backup's place it may lead out of the directory that \
-             this key is confined to",
+             this key is confined to: its forced command lacks --allow-outside-links",
         )),
         Err(cause) => Err(slot.unreadable(cause)),
     }

@@ -44,7 +44,8 @@ pub fn check_symlink<'a>(slot: &EntrySlot, entry: &'a Entry, rules: &Rules) -> R
     }
     if rules.links_inside && may_leave(text, slot.dir.depth()) {
         return Err(slot.refused(
-            "is a symbolic link that may lead out of the directory that this key is confined to",
+            "is a symbolic link that may lead out of the directory that this key is confined to: \
+             its forced command lacks --allow-outside-links",
         ));
     }
     Ok(text)

@@ -92,8 +92,8 @@ impl Permit {
         let itemizes = open.options.itemizes || open.options.dry_run;
         if itemizes && !open.role.sends() && self.access == PermittedAccess::Write {
             return refused(
-                "this key does not allow --dry-run and --itemize-changes: it may only write \
-                 (--write-only), and they show what exists",
+                "this key does not allow --dry-run, --check and --itemize-changes: it may only write \
+                 (--write-only), and they show existing names",
             );
         }
         let keeps = self.no_overwrite || self.access == PermittedAccess::Write;
