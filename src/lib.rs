@@ -177,11 +177,11 @@
 //! client, sender                                 server, receiver
 //!
 //! ssh starts the server ---------------------->
-//!                       <---------------------- hello
+//!                       <---------------------- hello: the addresses and the port of a listener
 //! hello                 ---------------------->
 //! Open                  ----------------------> role, options, session, ways to connect
 //! Secret                ----------------------> the session's key
-//!                       <---------------------- Listen: addresses and port
+//!                       <---------------------- Listen: the same, or another port
 //!                       <---------------------- Credit: bytes of data that control may carry
 //! Roots                 ----------------------> operands and totals
 //! Entries               ----------------------> directories, links, big files, in order
@@ -194,7 +194,7 @@
 //! AllSent               ----------------------> the end of the walk
 //!                       <---------------------- Ack, Busy, Done
 //! closes control        ---------------------->
-//!                       <---------------------- exits
+//!                       <---------------------- exits, or 20 ms after `Done`
 //! ```
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files, and

@@ -24,7 +24,7 @@
 //! | a command, or the other end of a pipe | none: it ends with the copy | |
 //! | acknowledgements | none: they arrive while any connection lives | |
 //! | threads of an end that stops | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
-//! | the server, for control to close | 5 s (`server`) | it exits |
+//! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
 //!
 //! A heart's clock counts only its own ticks, so time in which the process was stopped does not
