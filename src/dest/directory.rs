@@ -25,7 +25,7 @@ pub struct Directory {
     made: bool,
     /// It was made just now, so it is empty.
     fresh: bool,
-    /// Set while it has more permissions than by itself.
+    /// Its permissions, unless it is only looked at.
     lent: Option<LentMode>,
 }
 
@@ -148,10 +148,10 @@ impl Directory {
             if mode & WORKING != WORKING {
                 directory.chmod(mode | WORKING)?;
             }
-            return Ok(directory);
         }
         let lent = LentMode::lend(&directory.dir, before);
-        directory.lent = lent.map_err(|cause| directory.error("cannot set the mode", cause))?;
+        let lent = lent.map_err(|cause| directory.error("cannot set the mode", cause))?;
+        directory.lent = Some(lent);
         Ok(directory)
     }
 
@@ -189,20 +189,13 @@ impl Directory {
         self.made |= made;
         let special = self.stat().map_or(0, |stat| stat.st_mode & 0o7000);
         let restore = restore.map(|mode| mode & PERMISSIONS | special);
+        let Some(lent) = &self.lent else {
+            return;
+        };
         match restore {
-            _ if made => {
-                // A directory that the copy made gets the source's mode.
-                let mode = self.stat().map(|stat| stat.st_mode & 0o7777);
-                if let Some(lent) = self.lent.take() {
-                    lent.end(mode.ok());
-                }
-            }
-            Some(mode) => {
-                let resumed = LentMode::resume(&self.dir, mode);
-                if let Some(own) = self.lent.replace(resumed) {
-                    own.end(Some(mode));
-                }
-            }
+            // A directory that the copy made gets the source's mode.
+            _ if made => lent.set_mode(None),
+            Some(mode) => lent.set_mode(Some(mode)),
             None => {}
         }
     }
@@ -251,7 +244,7 @@ impl Directory {
             let set = self.dir.handle();
             let set = set.and_then(|fd| Ok(acl.give(&*fd, inherited)?));
             set.map_err(|cause| self.error("cannot set the mode", cause))?;
-            None
+            Some(self.stat()?.st_mode & 0o7777)
         } else if self.made {
             // A directory inherits the set-group-ID bit from the one above it, and keeps it.
             let inherited = self.stat()?.st_mode & 0o2000;
@@ -259,13 +252,12 @@ impl Directory {
         } else {
             self.restore()
         };
-        // Whoever else works in it sets the mode later.
-        let is_last = self.lent.take().is_none_or(|lent| lent.end(mode));
-        if let Some(mode) = mode.filter(|_| is_last)
-            && mode != self.stat()?.st_mode & 0o7777
-        {
-            self.chmod(mode)?;
-        }
+        let lent = self.lent.take();
+        let set = |mode| match mode == self.stat()?.st_mode & 0o7777 {
+            true => Ok(()),
+            false => self.chmod(mode),
+        };
+        lent.map_or(Ok(()), |lent| lent.end(mode, set))?;
         if is_ours {
             attributes::give_after_mode(&marked, &slot, entry, rules)?;
         }
@@ -383,6 +375,32 @@ mod tests {
             assert_eq!(mode(&path), old);
             drop(Directory::make(&slot(temp.path(), "d")).unwrap());
             assert_eq!(mode(&path), old);
+        }
+    }
+
+    /// As the directories of two sources that become one.
+    #[test]
+    fn a_directory_keeps_its_permissions_until_the_last_is_done_who_works_in_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("d");
+        let make = || Directory::make(&slot(temp.path(), "d")).unwrap();
+        let (one, two) = (make(), make());
+        assert!(one.made() && !two.made());
+        one.finish(&entry(0o555), &rules()).unwrap();
+        assert_eq!(mode(&path), 0o755, "the other one is at work");
+        two.finish(&entry(0o777), &rules()).unwrap();
+        assert_eq!(mode(&path), 0o555);
+        let preserve = Rules {
+            keep: Keep::modes_and_times(),
+            ..rules()
+        };
+        for old in [0o555, 0o755] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(old)).unwrap();
+            let (one, two) = (make(), make());
+            two.finish(&entry(0o550), &preserve).unwrap();
+            assert_eq!(mode(&path), 0o750, "the other one is at work");
+            one.finish(&entry(0o575), &preserve).unwrap();
+            assert_eq!(mode(&path), 0o575);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Permissions that this process lends to directories of its user for as long as it works in them.
 //!
-//! Several parts of a process may work in one directory at a time. It gets its mode back when the
-//! last of them is done, so the loans of all are counted in one place.
+//! Several parts of a process may work in one directory at a time: two sources may have it, and what
+//! only the destination has may be deleted in it. It gets its mode when the last of them is done, so
+//! all of them are counted in one place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use crate::dir::Dir;
 /// Permissions that the owner needs to fill or empty a directory.
 pub(super) const WORKING: u32 = 0o700;
 
+#[derive(Default)]
 struct Loan {
-    /// The mode that the directory gets in the end.
-    mode: u32,
+    /// The mode that the directory gets in the end. None if it keeps the one that it has.
+    mode: Option<u32>,
     borrowers: usize,
 }
 
@@ -24,25 +26,22 @@ struct Loan {
 /// two system calls on a directory, so that no other thread sees a mode that is about to change.
 static LOANS: Mutex<BTreeMap<(u64, u64), Loan>> = Mutex::new(BTreeMap::new());
 
-/// A directory with permissions that it does not have by itself. When the last one of a directory is
-/// dropped, the directory gets its mode back.
+/// A directory that keeps the permissions of [`WORKING`]. When the last one of a directory is dropped,
+/// the directory gets its mode back.
 pub(super) struct LentMode {
     dir: Arc<Dir>,
+    is_over: bool,
 }
 
 impl LentMode {
-    /// Adds the missing permissions of [`WORKING`] if this user owns the directory. None if it has
-    /// them by itself. `before` is the mode before permissions were added by its name.
+    /// Adds the missing permissions of [`WORKING`] if this user owns the directory. `before` is the
+    /// mode before permissions were added by its name.
     ///
     /// # Errors
     /// If the status cannot be read, or the mode cannot be set.
-    pub(super) fn lend(dir: &Arc<Dir>, before: Option<u32>) -> std::io::Result<Option<LentMode>> {
+    pub(super) fn lend(dir: &Arc<Dir>, before: Option<u32>) -> std::io::Result<LentMode> {
         let handle = dir.handle()?;
         let mut loans = LOANS.lock();
-        if let Some(loan) = loans.get_mut(&dir.identity()) {
-            loan.borrowers += 1;
-            return Ok(Some(LentMode { dir: dir.clone() }));
-        }
         let stat = fstat(&*handle)?;
         let mode = stat.st_mode & 0o7777;
         let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
@@ -50,61 +49,76 @@ impl LentMode {
         if lacks {
             fchmod(&*handle, Mode::from_raw_mode(mode | WORKING))?;
         }
-        let own = before.or(lacks.then_some(mode));
-        Ok(own.map(|mode| {
-            loans.insert(dir.identity(), Loan { mode, borrowers: 1 });
-            LentMode { dir: dir.clone() }
-        }))
-    }
-
-    /// For a directory to which an earlier run has added permissions: it gets this `mode` in the end.
-    pub(super) fn resume(dir: &Arc<Dir>, mode: u32) -> LentMode {
-        let mut loans = LOANS.lock();
-        let new = Loan { mode, borrowers: 0 };
-        let loan = loans.entry(dir.identity()).or_insert(new);
-        loan.mode = mode;
+        let loan = loans.entry(dir.identity()).or_default();
+        loan.mode = loan.mode.or(before).or(lacks.then_some(mode));
         loan.borrowers += 1;
-        LentMode { dir: dir.clone() }
+        Ok(LentMode {
+            dir: dir.clone(),
+            is_over: false,
+        })
     }
 
-    /// The mode that the directory gets in the end.
+    /// Sets the mode that the directory gets in the end. None: it keeps the one that it has.
+    pub(super) fn set_mode(&self, mode: Option<u32>) {
+        if let Some(loan) = LOANS.lock().get_mut(&self.dir.identity()) {
+            loan.mode = mode;
+        }
+    }
+
+    /// The mode that the directory gets in the end, if it is another one.
     pub(super) fn mode(&self) -> Option<u32> {
-        LOANS.lock().get(&self.dir.identity()).map(|loan| loan.mode)
+        let loans = LOANS.lock();
+        loans.get(&self.dir.identity()).and_then(|loan| loan.mode)
     }
 
-    /// Ends the loan; the directory is to have this `mode`, or that of before. True if nobody else
-    /// works in it, so that the caller sets the mode.
-    pub(super) fn end(self, mode: Option<u32>) -> bool {
-        let dir = self.dir.clone();
-        std::mem::forget(self);
-        give_back(&dir, mode, |_| ())
+    /// Ends the loan; the directory is to have this `mode`, or that of before, which `set` gives it. It
+    /// keeps the permissions of [`WORKING`] while anybody else works in it.
+    ///
+    /// # Errors
+    /// Of `set`.
+    pub(super) fn end<E>(
+        mut self,
+        mode: Option<u32>,
+        set: impl FnOnce(u32) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.is_over = true;
+        give_back(&self.dir, mode, set)
     }
 }
 
 impl Drop for LentMode {
     fn drop(&mut self) {
-        give_back(&self.dir, None, |mode| {
-            // A drop cannot report an error.
-            if let Ok(handle) = self.dir.handle() {
-                let _ = fchmod(&*handle, Mode::from_raw_mode(mode));
-            }
-        });
+        if self.is_over {
+            return;
+        }
+        let set = |mode| {
+            let handle = self.dir.handle()?;
+            Ok::<_, std::io::Error>(fchmod(&*handle, Mode::from_raw_mode(mode))?)
+        };
+        // A drop cannot report an error.
+        let _ = give_back(&self.dir, None, set);
     }
 }
 
-/// Ends one loan of a directory. If it is the last, calls `restore` with the mode, and returns true.
-fn give_back(dir: &Arc<Dir>, mode: Option<u32>, restore: impl FnOnce(u32)) -> bool {
+/// Ends one loan of a directory. `set` is called under the lock: whoever borrows it next sees the mode.
+fn give_back<E>(
+    dir: &Arc<Dir>,
+    mode: Option<u32>,
+    set: impl FnOnce(u32) -> Result<(), E>,
+) -> Result<(), E> {
     let mut loans = LOANS.lock();
     let Some(loan) = loans.get_mut(&dir.identity()) else {
-        return true;
+        return Ok(());
     };
-    loan.mode = mode.unwrap_or(loan.mode);
+    loan.mode = mode.or(loan.mode);
     loan.borrowers -= 1;
-    if loan.borrowers > 0 {
-        return false;
+    let (mode, is_last) = (loan.mode, loan.borrowers == 0);
+    if is_last {
+        loans.remove(&dir.identity());
     }
-    let mode = loan.mode;
-    loans.remove(&dir.identity());
-    restore(mode);
-    true
+    match mode {
+        Some(mode) if is_last => set(mode),
+        Some(mode) => set(mode | WORKING),
+        None => Ok(()),
+    }
 }
