@@ -7,7 +7,7 @@ use rustix::fs::{fstat, futimens};
 
 use super::journal_sync::JournalSync;
 use super::report::Report;
-use crate::dest::{self, JournalName, user_key};
+use crate::dest::{self, Directory, JournalName, user_key};
 use crate::dir::Dir;
 use crate::error::Result;
 use crate::journal::{Journal, JournalPlace, Opening, WaitForLock};
@@ -101,6 +101,8 @@ impl CopyJournal {
     /// A journal that cannot be removed does no harm, so nothing fails; but the user has to remove
     /// it.
     fn remove(&self, journal: &Journal) {
+        // The copy may have given its directory a mode that allows no removal.
+        let _entered = Directory::enter(journal.dir().clone());
         if let Err(error) = journal.remove() {
             let line = format!(
                 "fastcp: {}; the file is no longer needed, delete it by hand",
