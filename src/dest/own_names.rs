@@ -41,6 +41,12 @@ static ENTRIES: Mutex<BTreeSet<NamePlace>> = Mutex::new(BTreeSet::new());
 /// With more entries than this, no file counts as left by a killed run.
 const ENTRIES_MAX: usize = 10_000;
 
+/// True if a file of this process has the name now.
+pub(super) fn is_in_use(dir: &Arc<Dir>, name: &OsStr) -> bool {
+    let place = (dir.identity(), name.to_owned());
+    IN_USE.lock().contains_key(&place)
+}
+
 /// True for a name that fastcp may give to one of its files.
 pub fn is_own_name(name: &[u8]) -> bool {
     let ends = |end: &[u8]| name.ends_with(end);

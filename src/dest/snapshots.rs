@@ -37,6 +37,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::directory::unlock;
 use super::equal_names::Spellings;
+use super::own_names::is_in_use;
 use super::resolve::make_directory;
 use super::temporary::same_file;
 use super::user_path::FoundPath;
@@ -438,7 +439,8 @@ fn remove_hidden(container: &Arc<Dir>, rules: &Rules, is_ending: &dyn Fn() -> bo
     removed
 }
 
-/// Removes all entries of `dir` except those for which `stays` is true.
+/// Removes all entries of `dir` except those for which `stays` is true, and partial files of this
+/// process, which would get other names again and again.
 ///
 /// # Errors
 /// If the directory cannot be read, or something cannot be removed.
@@ -451,8 +453,9 @@ pub fn remove_others(
     loop {
         let mut others = Vec::new();
         let full = each_name(dir, |name| {
-            if !stays(name) {
-                others.push(os(name));
+            let other = os(name);
+            if !stays(name) && !is_in_use(dir, &other) {
+                others.push(other);
             }
             others.len() < REMOVED_AT_ONCE
         });
@@ -989,8 +992,27 @@ fn usage(path: &Path, message: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::name;
+    use std::cell::Cell;
+
+    use super::super::temporary::Temporary;
+    use super::super::testing::{name, names, rules, slot};
     use super::*;
+
+    #[test]
+    fn a_partial_file_that_is_written_stays_and_the_removal_of_all_others_ends() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "big");
+        let partial = Temporary::create(&slot).unwrap();
+        std::fs::write(temp.path().join("other"), "x").unwrap();
+        let asked = Cell::new(0);
+        let is_ending = || {
+            asked.set(asked.get() + 1);
+            assert!(asked.get() < 1000, "it does not end");
+            false
+        };
+        remove_others(&slot.dir, |_| false, &rules(), &is_ending).unwrap();
+        assert_eq!(names(temp.path()), [partial.name().to_str().unwrap()]);
+    }
 
     #[test]
     fn a_snapshot_that_cannot_be_looked_at_keeps_its_mark() {
