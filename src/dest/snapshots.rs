@@ -615,12 +615,13 @@ fn is_empty(dir: &Arc<Dir>) -> Result<bool> {
     has_none_but(dir, |_| false)
 }
 
-/// True if a directory of a copy has nothing in it but files of fastcp.
+/// True if a directory of a copy has nothing in it but files of fastcp, and names for which `is_other`
+/// is true.
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn has_no_entries(dir: &Arc<Dir>) -> Result<bool> {
-    has_none_but(dir, super::is_own_name)
+pub fn has_no_entries(dir: &Arc<Dir>, is_other: impl Fn(&[u8]) -> bool) -> Result<bool> {
+    has_none_but(dir, |name| super::is_own_name(name) || is_other(name))
 }
 
 fn has_none_but(dir: &Arc<Dir>, is_other: impl Fn(&[u8]) -> bool) -> Result<bool> {

@@ -490,31 +490,24 @@ impl Entries {
     /// Gives complete directories their modes and times. Ends the copy if everything is in place.
     pub fn finish_directories(&self, mut full: Option<OpenDirectory>) {
         while let Some(open) = full {
-            if let Some(snapshot) = self.snapshot.get() {
-                snapshot.settle(&open);
-            }
-            let OpenDirectory {
-                directory,
-                entry,
-                place,
-                source_names,
-                ..
-            } = open;
-            if let (Some(names), Some(directory)) = (&source_names, &directory) {
-                self.mirror.compare(&self.report, directory, names, &place);
-            }
-            if let Some(directory) = directory
-                && let Err(error) = directory.finish(&entry, &self.rules)
-            {
-                self.context().report_fault(&error, 0, 0);
-            }
+            let parent = open.entry.parent;
             let mut table = self.table();
+            if table.roots.beside(open.entry.id).is_some() {
+                table.directories.finish_last(open);
+            } else {
+                drop(table);
+                self.finish_directory(open);
+                table = self.table();
+            }
             table.directories.finished();
-            full = table.directories.child_settled(entry.parent);
+            full = table.directories.child_settled(parent);
         }
         let mut table = self.table();
         if table.take_done() {
+            let last = table.directories.take_last();
             drop(table);
+            last.into_iter()
+                .for_each(|open| self.finish_directory(open));
             self.report.itemizer.flush();
             if self.mirror.begin(&self.report) && self.removal.is_over(RemovalStep::Placed, self) {
                 self.complete();
@@ -524,6 +517,29 @@ impl Entries {
                 .breach("a directory with fewer entries than announced");
         } else if table.is_scattered() {
             self.report.breach("more entries at once than allowed");
+        }
+    }
+
+    /// Nothing more goes into a directory: removes what a snapshot does not have, notes what the source
+    /// may not have, and gives it its mode and times.
+    fn finish_directory(&self, open: OpenDirectory) {
+        if let Some(snapshot) = self.snapshot.get() {
+            snapshot.settle(&open);
+        }
+        let OpenDirectory {
+            directory,
+            entry,
+            place,
+            source_names,
+            ..
+        } = open;
+        if let (Some(names), Some(directory)) = (&source_names, &directory) {
+            self.mirror.compare(&self.report, directory, names, &place);
+        }
+        if let Some(directory) = directory
+            && let Err(error) = directory.finish(&entry, &self.rules)
+        {
+            self.context().report_fault(&error, 0, 0);
         }
     }
 

@@ -62,6 +62,8 @@ pub(super) struct PlaceInCopy {
 #[derive(Default)]
 pub struct OpenDirectories {
     open: HashMap<EntryId, Box<OpenDirectory>>,
+    /// Complete directories that are finished at the end of the copy.
+    last: Vec<OpenDirectory>,
     /// Complete directories that are getting their modes and times now.
     finishing: usize,
     /// Bytes of memory of all `source_names`.
@@ -216,9 +218,20 @@ impl OpenDirectories {
         self.finishing -= 1;
     }
 
+    /// Keeps a complete directory, into which other roots still go, until the end of the copy.
+    pub(super) fn finish_last(&mut self, directory: OpenDirectory) {
+        self.last.push(directory);
+    }
+
+    /// Removes and returns the directories that are finished at the end of the copy.
+    pub(super) fn take_last(&mut self) -> Vec<OpenDirectory> {
+        std::mem::take(&mut self.last)
+    }
+
     /// Removes and returns the unfinished directories that this copy made, innermost first.
     pub fn take_made(&mut self) -> Vec<(Directory, Entry)> {
-        let mut nodes: Vec<OpenDirectory> = self.open.drain().map(|(_, node)| *node).collect();
+        let mut nodes = self.take_last();
+        nodes.extend(self.open.drain().map(|(_, node)| *node));
         // A directory is announced before its children, so it has a lower number.
         nodes.sort_by_key(|node| std::cmp::Reverse(node.entry.id));
         let made = nodes.into_iter().filter_map(|node| {

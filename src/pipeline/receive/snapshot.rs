@@ -130,11 +130,7 @@ impl SnapshotCopy {
     }
 
     fn remove_unannounced(&self, dir: &Arc<Dir>, is_own: impl Fn(&[u8]) -> bool) {
-        let is_top = dir.identity() == self.store.partial().identity();
-        let stays = |name: &[u8]| {
-            let is_root = || self.root_names.iter().any(|root| root == name);
-            is_own(name) || is_top && is_root()
-        };
+        let stays = |name: &[u8]| is_own(name) || self.is_root(dir, name);
         let is_ending = || self.context.is_ending();
         let removed = dest::remove_others(dir, stays, &self.rules, &is_ending);
         if let Err(error) = removed {
@@ -142,12 +138,19 @@ impl SnapshotCopy {
         }
     }
 
+    /// True for the name of a root, if `dir` is the directory of the snapshot.
+    fn is_root(&self, dir: &Dir, name: &[u8]) -> bool {
+        let is_top = dir.identity() == self.store.partial().identity();
+        is_top && self.root_names.iter().any(|root| root == name)
+    }
+
     /// A source that has become empty is more likely a disk that is not mounted.
     fn check_not_empty(&self, open: &OpenDirectory, dir: &Arc<Dir>) -> Result<()> {
         let Some(old) = open.earlier.first().filter(|_| !self.rules.force) else {
             return Ok(());
         };
-        if dest::has_no_entries(dir)? && !dest::has_no_entries(old)? {
+        let is_root = |name: &[u8]| self.is_root(dir, name);
+        if dest::has_no_entries(dir, is_root)? && !dest::has_no_entries(old, is_root)? {
             let message = "nothing in the source directory is copied, but the last snapshot has entries, \
                            so this one is not completed (--force completes it anyway)";
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir.path()));

@@ -3,10 +3,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::lchown;
+use std::os::unix::fs::{MetadataExt, lchown};
 
 use rustix::process::geteuid;
 
+use crate::support::limits::without_powers;
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
@@ -34,6 +35,8 @@ ways! { push, pull, here, local_between =>
 ways! { local_push =>
     a_missing_directory_is_named_as_it_was_typed,
     two_sources_may_share_a_directory_but_no_file,
+    a_directory_gets_its_mode_and_times_after_the_files_beside_its_content,
+    a_directory_of_two_sources_takes_the_files_of_both_before_its_mode,
     root_follows_no_destination_that_is_a_link_of_another_user,
 }
 
@@ -123,6 +126,49 @@ fn two_sources_may_share_a_directory_but_no_file(case: &Case) {
         }
         assert_eq!(there.dir("D/sub").names(), ["f", "one", "other"]);
     }
+}
+
+/// The content of `tree` is in place long before `big`.
+fn a_directory_gets_its_mode_and_times_after_the_files_beside_its_content(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.link("link", "nowhere");
+    case.src.file("big", noise(1, 8 * MIB));
+    case.src.mode("tree", 0o555);
+    case.src.time("tree", 1_400_000_000, 5);
+    let into = case.dst.dir("into");
+    let run = case
+        .fastcp()
+        .arg("-a")
+        .args(["tree/", "big"].map(|it| case.src(it)));
+    let run = run.arg(case.dst("into")).under(without_powers());
+    run.run().succeeds();
+    assert_eq!(into.names(), ["big", "link"]);
+    let meta = case.dst.meta("into");
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_400_000_000, 5));
+    assert_eq!(case.dst.mode_of("into"), 0o555);
+    case.src.mode("tree", 0o755);
+    case.dst.mode("into", 0o755);
+}
+
+/// What both bring is in place at different times.
+fn a_directory_of_two_sources_takes_the_files_of_both_before_its_mode(case: &Case) {
+    case.src.file("D/small", "one");
+    case.src.file("tree/D/big", noise(1, 8 * MIB));
+    case.src.mode("D", 0o555);
+    let into = case.dst.dir("into");
+    // Where it is made, and where it exists.
+    for _ in 0..2 {
+        let run = case
+            .fastcp()
+            .arg("-a")
+            .args(["D", "tree/"].map(|it| case.src(it)));
+        let run = run.arg(case.dst("into")).under(without_powers());
+        run.run().succeeds();
+        assert_eq!(into.dir("D").names(), ["big", "small"]);
+        into.mode("D", 0o755);
+        std::fs::remove_file(into.path("D/big")).expect("remove it");
+    }
+    case.src.mode("D", 0o755);
 }
 
 fn root_follows_no_destination_that_is_a_link_of_another_user(case: &Case) {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 
 use rustix::process::{Signal, kill_process};
 
@@ -15,6 +16,7 @@ ways! { push, pull, between, here =>
 
 ways! { local_push =>
     a_killed_snapshot_is_resumed_without_its_leftovers,
+    a_killed_snapshot_of_content_and_a_file_beside_it_is_resumed,
     what_failed_is_not_called_latest,
     a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm,
     a_snapshot_of_two_sources_with_one_name_is_not_completed,
@@ -167,6 +169,38 @@ fn a_killed_snapshot_is_resumed_without_its_leftovers(case: &Case) {
     assert_eq!(new.meta("same").nlink(), 2);
     let names = [STATE.to_owned(), first, latest(&there), "latest".to_owned()];
     assert_eq!(there.names(), names);
+    forget(&there);
+}
+
+/// The content is complete while the file is on its way to the same directory.
+fn a_killed_snapshot_of_content_and_a_file_beside_it_is_resumed(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.link("link", "nowhere");
+    let big = noise(2, SIZE);
+    case.src.file("big", &big);
+    let there = Dir(case.dst.path("bk"));
+    let flags = [&["-a", "--snapshot"][..], &SLOW].concat();
+    let run = case.fastcp().args(flags);
+    let run = run.args([case.src("tree/"), case.src("big"), case.dst("bk")]);
+    let run = run.start();
+    let state = Dir(there.path(STATE));
+    until("a third is there", || {
+        let is_third = |it: &PathBuf| has_third(it);
+        (there.has(STATE) && state.journals().iter().any(is_third)).then_some(())
+    });
+    kill_receiver(case, run);
+    let flags = ["-a", "--snapshot", "--summary"];
+    let done = case.copy_all(&flags, &["tree/", "big"], "bk");
+    assert!(done.succeeds().wire_bytes() < SIZE * 3 / 4, "{done}");
+    let new = Dir(there.path(latest(&there)));
+    assert_eq!(new.names(), ["big", "link"]);
+    assert!(new.read("big") == big);
+    // The file is no content of the tree, which is looked at when both are in place.
+    fs::remove_file(tree.path("link")).expect("remove it");
+    let done = case.copy_all(&flags, &["tree/", "big"], "bk");
+    done.exits(11)
+        .says("nothing in the source directory is copied");
+    fs::remove_dir_all(there.path(".fastcp-snapshot-partial")).expect("remove it");
     forget(&there);
 }
 
