@@ -137,6 +137,7 @@ impl Receiver {
                 Job::Resume(file) => self.resume.resume(*file),
                 Job::Restart(restart) => self.files.restart(*restart),
                 Job::Close(file) => self.files.close(&file),
+                Job::Remove(failed) => self.files.remove(*failed),
             }
             worker.clock.turn_to(Activity::Nothing);
         }

@@ -987,7 +987,8 @@ impl EntryWriter<'_> {
             if !file.begin_close() {
                 return;
             }
-            self.files().discard(&file);
+            self.context().progress.end_name(id);
+            return self.files().settle_failed(&file);
         }
         self.context().progress.end_name(id);
         self.entries().settle(id, parent);

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::entries::Entries;
-use super::jobs::{Job, Jobs};
+use super::jobs::{FailedFile, Job, Jobs};
 use super::open_file::{FileOutput, OpenFile, PartialFile};
 use super::recorded::{finished, identity_of_pipe};
 use crate::dest::{self, EntrySlot, ExistingEntry, IndexRoom};
@@ -273,9 +273,41 @@ impl Files {
 
     pub fn fail(&self, file: &OpenFile, error: Error) {
         if file.begin_close() {
-            self.discard(file);
-            self.entries.fail(file.entry.id, file.entry.parent, &error);
+            let (id, parent) = (file.entry.id, file.entry.parent);
+            self.entries.report.failed(id, parent, &error);
+            self.settle_failed(file);
         }
+    }
+
+    /// Accounts for a file that has failed, when its partial file is removed: its directory may then
+    /// get its mode, which may forbid that, and its times.
+    pub fn settle_failed(&self, file: &OpenFile) {
+        self.forget_in_journal(file);
+        if let Some(sink) = file.sink() {
+            sink.abandon();
+        }
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        let partial = file.take_partial();
+        match partial.and_then(|partial| Arc::try_unwrap(partial).err()) {
+            None => self.entries.settle(id, parent),
+            // A thread still writes to it.
+            Some(partial) => {
+                let failed = FailedFile {
+                    partial,
+                    id,
+                    parent,
+                };
+                // Fails only when the copy is ending.
+                self.jobs.add(Job::Remove(Box::new(failed)));
+            }
+        }
+    }
+
+    /// Accounts for a failed file when no thread writes to it any more; called on a worker.
+    pub fn remove(&self, failed: FailedFile) {
+        // The copy goes on if a write does not end.
+        self.remove_partial(failed.partial);
+        self.entries.settle(failed.id, failed.parent);
     }
 
     /// Drops the partial file, which is removed when the last worker that writes to it is done.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::open_file::{IncomingFile, OpenFile};
 use crate::chunk::VerifiedChunk;
+use crate::dest::Partial;
 use crate::locks::{OrderedMutex, place};
-use crate::manifest::Entry;
+use crate::manifest::{Entry, EntryId};
 use crate::pipeline::wait_queue::WaitQueue;
 use crate::transport::frames::SealedChunk;
 
@@ -23,6 +24,7 @@ pub enum Job {
     /// A file whose source is read a second time.
     Restart(Box<Restart>),
     Close(Arc<OpenFile>),
+    Remove(Box<FailedFile>),
 }
 
 /// A file whose source is read a second time.
@@ -32,6 +34,14 @@ pub struct Restart {
     pub first_chunk: u64,
     /// The file with the chunks of the previous reading.
     pub old: Arc<OpenFile>,
+}
+
+/// A file that has failed while other threads hold its partial file. It is accounted for when that is
+/// removed.
+pub struct FailedFile {
+    pub partial: Arc<Partial>,
+    pub id: EntryId,
+    pub parent: EntryId,
 }
 
 /// A queue that needs no memory for the threads that wait on it.

@@ -22,7 +22,7 @@ use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::ListedPath;
 use crate::wire::message::{ByteRange, EntryEnd, Message, Want, WantKind};
 
-/// How long a write from the previous reading of a file may take to return.
+/// How long a write to a file that has failed, or is read a second time, may take to return.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 impl Files {
@@ -386,7 +386,14 @@ impl Files {
             self.discard(&old);
             return Err(old.changed());
         };
-        self.wait_for_writers(&old)?;
+        self.forget_in_journal(&old);
+        // A late write must not mix with the writes of the new reading.
+        let partial = old.take_partial();
+        if partial.is_some_and(|partial| !self.remove_partial(partial)) {
+            let seconds = WRITE_PATIENCE.as_secs();
+            let message = format!("a write to it has not ended for {seconds} s; check the disk");
+            return Err(Error::new(Kind::Write, Side::Dest, message).at(old.path()));
+        }
         self.context().progress.end_name(entry.id);
         let file = IncomingFile {
             entry,
@@ -400,27 +407,17 @@ impl Files {
         }
     }
 
-    /// Waits until no thread writes to the file any more, then drops the written data. A late write
-    /// must not mix with the writes of the new reading.
-    fn wait_for_writers(&self, file: &OpenFile) -> Result<()> {
-        self.forget_in_journal(file);
-        let Some(mut partial) = file.take_partial() else {
-            return Ok(());
-        };
+    /// Removes a partial file when no other thread writes to it any more. False if that takes too long,
+    /// or if the copy ends.
+    pub(super) fn remove_partial(&self, mut partial: Arc<Partial>) -> bool {
         let until = Instant::now() + WRITE_PATIENCE;
         loop {
             match Arc::try_unwrap(partial) {
-                Ok(_removed) => return Ok(()),
+                Ok(_removed) => return true,
                 Err(held) if Instant::now() < until && !self.context().is_ending() => {
                     partial = held;
                 }
-                Err(_) => {
-                    let seconds = WRITE_PATIENCE.as_secs();
-                    let message =
-                        format!("a write to it has not ended for {seconds} s; check the disk");
-                    let error = Error::new(Kind::Write, Side::Dest, message);
-                    return Err(error.at(file.path()));
-                }
+                Err(_) => return false,
             }
             std::thread::sleep(Duration::from_millis(5));
         }

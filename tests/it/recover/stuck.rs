@@ -1,6 +1,7 @@
 //! A write or a removal at the destination that hangs when the receiver needs it to finish: one
 //! entry waits for it, and nothing else does.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -133,16 +134,17 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
 }
 
 /// The source file is deleted while the receiver writes to its copy. The write returns when nothing
-/// else is left to do; the partial file is removed all the same.
+/// else is left to do; the partial file is removed all the same, before its directory gets its times.
 fn a_write_that_returns_late_leaves_no_partial(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
     let tree = case.src.dir("tree");
     tree.file("a", noise(1, 8 * MIB));
+    case.src.time("tree", 1_400_000_000, 5);
     let held = Inject::new().hold("pwrite64").on("*.part").nth(2);
     let copy = case
-        .copying(&["--no-resume"], "tree", "")
+        .copying(&["--no-resume", "-p"], "tree", "")
         .args(SLOW)
         .inject(&held)
         .start();
@@ -152,5 +154,7 @@ fn a_write_that_returns_late_leaves_no_partial(case: &Case) {
     std::thread::sleep(Duration::from_secs(3));
     held.release();
     copy.wait().exits(7).says("during the copy");
+    let meta = case.dst.meta("tree");
+    assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_400_000_000, 5));
     assert_eq!(case.dst.dir("tree").names(), [""; 0]);
 }
