@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use crate::chunk::VerifiedChunk;
 use crate::chunk::ranges::RangeSet;
+use crate::manifest::EntryId;
 
 /// Most ranges of written chunks. If a file fails while it is sent, its gaps remain. This limits
 /// memory (some 8 MB), and no honest copy comes near it.
@@ -26,6 +27,8 @@ pub struct ArrivedChunks {
     done: RangeSet,
     /// Packs that are being written.
     claimed: HashSet<u64>,
+    /// Files of packs that are being placed.
+    placing: HashSet<EntryId>,
     /// Packs whose directories are not known yet.
     parked: Vec<VerifiedChunk>,
 }
@@ -43,6 +46,17 @@ impl ArrivedChunks {
 
     pub fn unclaim_pack(&mut self, chunk: u64) {
         self.claimed.remove(&chunk);
+    }
+
+    /// Claims a file of a pack. False if another worker is placing it: a large pack that is taken apart
+    /// may have arrived whole too.
+    pub fn claim_file(&mut self, id: EntryId) -> bool {
+        self.placing.insert(id)
+    }
+
+    /// An entry is in place, or has failed.
+    pub fn has_result(&mut self, id: EntryId) {
+        self.placing.remove(&id);
     }
 
     /// A chunk was written.

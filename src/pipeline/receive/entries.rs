@@ -153,8 +153,18 @@ impl Entries {
     /// look at the table: when the last child of a directory is accounted for, the directory leaves
     /// it.
     pub fn locate_new(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
-        let table = self.table();
-        let found = self.locate_in(&table, entry);
+        self.locate_new_in(&self.table(), entry)
+    }
+
+    /// The same for a small file that has come; None too if another worker places it.
+    pub(super) fn claim_small(&self, entry: &Entry) -> Option<(Location, Option<Hash>)> {
+        let mut table = self.table();
+        let found = self.locate_new_in(&table, entry)?;
+        table.chunks.claim_file(entry.id).then_some(found)
+    }
+
+    fn locate_new_in(&self, table: &EntryTable, entry: &Entry) -> Option<(Location, Option<Hash>)> {
+        let found = self.locate_in(table, entry);
         let is_refused = matches!(found.0, Location::Refused);
         (is_refused || !table.is_known(entry.id)).then_some(found)
     }

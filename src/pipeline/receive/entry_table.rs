@@ -262,6 +262,7 @@ impl EntryTable {
     pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<OpenDirectory> {
         self.files.remove(&id);
         self.remove_resuming(id);
+        self.chunks.has_result(id);
         if id == 0 || !self.accounted.insert_one(id) {
             return None;
         }

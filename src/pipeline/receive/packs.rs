@@ -130,8 +130,8 @@ impl PackPlacer {
     }
 
     fn member(&self, entry: &Entry, content: &[u8], records: &mut Vec<Finished>) {
-        let Some((location, path)) = self.entries.locate_new(entry) else {
-            return; // It failed at the sender, or came before.
+        let Some((location, path)) = self.entries.claim_small(entry) else {
+            return; // It failed at the sender, or came in another pack.
         };
         let (slot, listed) = match location {
             Location::Slot(slot, listed) => (slot, listed),

@@ -10,7 +10,8 @@ use fastcp::seal::Direction;
 use fastcp::wire::message::Message;
 
 use super::{known, pull_case};
-use crate::support::fake_server::{FakeServer, pull};
+use crate::support::fake_server::{FakeServer, pull, pull_with};
+use crate::support::inject::{self, Inject, NAMELESS};
 use crate::support::peer::*;
 use crate::support::*;
 
@@ -458,4 +459,39 @@ fn zstd_bomb(keys: &Keys, place: ChunkPlace) -> Vec<u8> {
     fastcp::transport::frames::SealedChunk::seal(encoded, &keys.sealer)
         .bytes()
         .to_vec()
+}
+
+/// A sender takes a large pack apart while a second copy of it arrives after all: two workers then have
+/// the same file.
+#[test]
+fn a_file_that_comes_in_two_packs_is_placed_once() {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    pull_case(|case| {
+        known(case, b"small");
+        let held = Inject::new().hold("link").on(NAMELESS).nth(1);
+        let flags = ["-r", "--threads", "2", "--summary"];
+        let done = pull_with(case, &held, &flags, |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            let members = [(file(2, 1, "f", 5), &b"small"[..])];
+            let whole = server.keys.pack(&members);
+            server.send(0, &whole);
+            held.wait_until_struck(1);
+            let part = server.keys.pack(&members);
+            server.send(1, &part);
+            let is_done = |message: &Message| match message {
+                Message::Ack(ack) => ack.chunks.iter().any(|it| (it.start..it.end).contains(&1)),
+                _ => false,
+            };
+            server.control.hear_until(is_done).expect("it is done");
+            held.release();
+            server.end(1, 1, None);
+            server.all_sent(2);
+            server.finish();
+        });
+        done.succeeds().says("1 file, 5 B");
+        assert_eq!(case.dst.read("tree/f"), b"small");
+    });
 }

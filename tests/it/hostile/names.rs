@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use fastcp::chunk::pack::{PackWriter, TableForm};
 use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace};
-use fastcp::manifest::{EntryKind, Root};
+use fastcp::manifest::{Entry, EntryKind, Root};
 use fastcp::wire::message::{Message, Roots};
 
 use super::pull_case;
@@ -54,7 +54,7 @@ fn an_entry_with_a_name_that_is_none_ends_the_copy() {
 
 #[test]
 fn an_entry_that_was_not_requested_ends_the_copy_and_is_not_made() {
-    type Entries = Vec<fastcp::manifest::Entry>;
+    type Entries = Vec<Entry>;
     let sent = |flags: &[&str], source: &str, entries: Entries, packed: Option<Entries>| {
         pull_case(|case| {
             let list = case.scratch.file("list", "a/b\n").display().to_string();
@@ -78,23 +78,9 @@ fn an_entry_that_was_not_requested_ends_the_copy_and_is_not_made() {
                 server.entries(vec![directory(1, 0, "x"), directory(2, 1, "a")]);
                 server.entries(entries.clone());
                 if let Some(members) = &packed {
-                    let mut buffer = Buffer::loose(server.keys.chunk_size);
-                    let mut writer = PackWriter::new(&mut buffer, TableForm::Records);
-                    for member in members.clone() {
-                        let room = writer.room(&member).expect("it fits");
-                        room.copy_from_slice(b"evil");
-                        writer.push(member);
-                    }
-                    writer.finish();
-                    let pack = buffer.data().to_vec();
-                    let place = ChunkPlace {
-                        kind: ChunkKind::Pack,
-                        ..server.keys.place(0, 0, pack.len())
-                    };
-                    // Contents, table, the table's length.
-                    let table = &pack[4 * members.len()..pack.len() - 4];
-                    let digest = blake3::hash(table).into();
-                    let frame = server.keys.frame(place, digest, &pack);
+                    let evil = |member: &Entry| (member.clone(), &b"evil"[..]);
+                    let members: Vec<_> = members.iter().map(evil).collect();
+                    let frame = server.keys.pack(&members);
                     server.send(0, &frame);
                 }
                 server.finish();

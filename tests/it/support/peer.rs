@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fastcp::algorithms::Suite;
+use fastcp::chunk::pack::{PackWriter, TableForm};
 use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk};
 use fastcp::digest::{self, Digest};
 use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
@@ -261,6 +262,27 @@ impl Keys {
             offset,
             raw_len: raw_len as u32,
         }
+    }
+
+    /// A pack of files with these contents.
+    pub(crate) fn pack(&mut self, members: &[(Entry, &[u8])]) -> Vec<u8> {
+        let mut buffer = Buffer::loose(self.chunk_size);
+        let mut writer = PackWriter::new(&mut buffer, TableForm::Records);
+        for (entry, content) in members {
+            let room = writer.room(entry).expect("it fits");
+            room.copy_from_slice(content);
+            writer.push(entry.clone());
+        }
+        writer.finish();
+        let place = ChunkPlace {
+            kind: ChunkKind::Pack,
+            ..self.place(0, 0, buffer.len())
+        };
+        // Contents, table, the table's length.
+        let contents: usize = members.iter().map(|(_, content)| content.len()).sum();
+        let table = &buffer.data()[contents..buffer.len() - 4];
+        let digest = blake3::hash(table).into();
+        self.frame(place, digest, buffer.data())
     }
 
     /// A frame as a stream carries it, uncompressed.
