@@ -115,7 +115,7 @@ pub(super) struct KeptOld<'a> {
     backups: Arc<Backups>,
     backup: EntrySlot,
     /// None in the backup directory.
-    _claim: Option<NameOfBackup>,
+    claim: Option<NameOfBackup>,
     older: OlderBackup,
     /// The old version was moved, since it could not be linked.
     is_moved: bool,
@@ -395,7 +395,8 @@ impl KeptOld<'_> {
     /// Gives the old version its name back, and the older backup too.
     ///
     /// # Errors
-    /// If the old version has only the name of its backup.
+    /// If the old version has only the name of its backup, or the older backup has another name. The
+    /// name of the backup then stays taken.
     fn undo(self) -> Result<()> {
         if self.is_moved {
             move_back(&self.backup, self.slot).map_err(|cause| {
@@ -407,7 +408,6 @@ impl KeptOld<'_> {
                 self.slot.error(&what, cause)
             })?;
         }
-        self.backups.state.lock().made.remove(&key_of(&self.backup));
         let is_there = matches!(self.slot.stat(), Ok(Some(_)));
         match self.older.0 {
             // If this fails, the old version only keeps one more name.
@@ -418,6 +418,9 @@ impl KeptOld<'_> {
                 self.backup.error(what, cause)
             })?,
         }
+        // In this order: another backup that takes the name then has a claim of its own.
+        drop(self.claim);
+        self.backups.state.lock().made.remove(&key_of(&self.backup));
         Ok(())
     }
 }
@@ -522,7 +525,7 @@ pub(super) fn keep_old<'a>(
                 slot,
                 backups: backups.clone(),
                 backup,
-                _claim: claim,
+                claim,
                 older,
                 is_moved,
             };
@@ -750,6 +753,30 @@ mod tests {
         assert!(error.message.contains("file~"), "{error}");
         assert_eq!(fs::read(at("file~")).unwrap(), b"old");
     }
+
+    /// Another backup under this name would replace, or be removed with, what is there.
+    #[test]
+    fn a_backup_has_its_name_until_it_is_undone() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::write(temp.path().join("file"), "old").unwrap();
+        fs::write(temp.path().join("file~"), "older").unwrap();
+        let backups = Backups::new(BackupPlace {
+            suffix: b"~".to_vec(),
+            directory: Vec::new(),
+        });
+        let rules = Rules {
+            backup: Some(backups.clone()),
+            ..testing::rules()
+        };
+        let slot = testing::slot(temp.path(), "file");
+        let kept = keep_old(&slot, slot.stat().unwrap().as_ref(), &rules).unwrap();
+        let kept = kept.unwrap();
+        let aside = kept.older.0.clone().unwrap();
+        fs::remove_file(temp.path().join(aside)).unwrap();
+        settle(Some(kept), false).unwrap_err();
+        assert!(backups.has_made(&testing::slot(temp.path(), "file~")));
+    }
+
     /// The file `file~` of a copy gets its name while the old version of `file` gets it as well.
     #[test]
     fn an_entry_waits_for_a_backup_that_gets_its_name() {
