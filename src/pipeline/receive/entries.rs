@@ -314,12 +314,11 @@ impl Entries {
     /// Refuses an entry in the place of another root: one of the two would replace the other. Two
     /// directories become one, except in a snapshot, where each would remove the entries of the other,
     /// and if files of the source are removed, of which one may replace another.
-    fn check_roots_beside(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
-        let root = {
-            let table = self.table();
-            let beside = table.roots.beside(entry.parent);
-            beside.and_then(|names| names.get(&slot.name).copied())
-        };
+    fn check_roots_beside(&self, entry: &Entry, slot: &EntrySlot, confuses: bool) -> Result<()> {
+        let root = self
+            .table()
+            .roots
+            .beside_as(entry.parent, &slot.name, confuses);
         let Some(is_directory) = root else {
             return Ok(());
         };
@@ -331,8 +330,8 @@ impl Entries {
     }
 
     /// The same for an entry in a directory that is that of two sources.
-    fn check_merged(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
-        let message = match self.table().claim_merged(entry, slot) {
+    fn check_merged(&self, entry: &Entry, slot: &EntrySlot, confuses: bool) -> Result<()> {
+        let message = match self.table().claim_merged(entry, slot, confuses) {
             MergeClaim::Yours => return Ok(()),
             MergeClaim::Taken => SAME_NAME,
             MergeClaim::Unknown => {
@@ -350,8 +349,11 @@ impl Entries {
     /// `Kind::Refused`, or the error of a look at the directory.
     pub fn check_name(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         self.rules.check_name(slot)?;
-        self.check_roots_beside(entry, slot)?;
-        self.check_merged(entry, slot)?;
+        if self.table().is_shared(entry) {
+            let confuses = self.mirror.may_confuse(&slot.dir);
+            self.check_roots_beside(entry, slot, confuses)?;
+            self.check_merged(entry, slot, confuses)?;
+        }
         self.check_itself(entry, slot)?;
         if let Some(snapshot) = self.snapshot.get() {
             snapshot.announce(entry, slot)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::arrived::ArrivedChunks;
 use super::hard_links::HardLinks;
-use super::merged::{MergeClaim, MergedNames, Merging};
+use super::merged::{Claimant, MergeClaim, MergedNames, Merging};
 use super::open_directories::{Lack, OpenDirectories, OpenDirectory};
 use super::open_file::OpenFile;
 use super::requested::{RequestedFiles, RequestedNames};
@@ -132,20 +132,35 @@ impl EntryTable {
         }
     }
 
-    /// Claims the place of an entry in a directory that sources may share.
-    pub(super) fn claim_merged(&mut self, entry: &Entry, slot: &EntrySlot) -> MergeClaim {
-        let above = self.merging_above(entry);
-        let is_directory = entry.kind == EntryKind::Directory;
-        self.merged.claim(above, slot, entry.id, is_directory)
+    /// True if other sources may have entries in the directory of an entry.
+    pub(super) fn is_shared(&self, entry: &Entry) -> bool {
+        self.roots.beside(entry.parent).is_some()
+            || self.merging_above(entry, false) != Merging::Alone
+    }
+
+    /// Claims the place of an entry in a directory that sources may share. `confuses`: there, names that
+    /// differ only in case are one place.
+    pub(super) fn claim_merged(
+        &mut self,
+        entry: &Entry,
+        slot: &EntrySlot,
+        confuses: bool,
+    ) -> MergeClaim {
+        let above = self.merging_above(entry, confuses);
+        let new = Claimant {
+            id: entry.id,
+            is_directory: entry.kind == EntryKind::Directory,
+        };
+        self.merged.claim(above, slot, confuses, new)
     }
 
     /// What the place of an entry has to do with other sources.
-    fn merging_above(&self, entry: &Entry) -> Merging {
+    fn merging_above(&self, entry: &Entry, confuses: bool) -> Merging {
         let is_shared = match entry.parent {
             NO_PARENT => self.roots.may_merge(entry.id),
             parent => {
-                let names = self.roots.beside(parent);
-                names.is_some_and(|names| names.contains_key(&entry.name))
+                let root = self.roots.beside_as(parent, &entry.name, confuses);
+                root.is_some()
             }
         };
         match self.directories.get(entry.parent) {

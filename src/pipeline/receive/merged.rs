@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+use super::names::folded;
 use crate::dest::EntrySlot;
 use crate::manifest::EntryId;
 
@@ -45,36 +46,36 @@ pub(super) struct MergedNames {
 }
 
 #[derive(Clone, Copy)]
-struct Claimant {
-    id: EntryId,
-    is_directory: bool,
+pub(super) struct Claimant {
+    pub id: EntryId,
+    pub is_directory: bool,
 }
 
 impl MergedNames {
     /// Claims a place for an entry in a directory that is `Merging`. Two directories in one place are
     /// one; of two other entries the second gets none. A second call for the same entry has the same
-    /// result.
+    /// result. `confuses`: names that differ only in case are one place.
     pub(super) fn claim(
         &mut self,
         above: Merging,
         slot: &EntrySlot,
-        id: EntryId,
-        is_directory: bool,
+        confuses: bool,
+        new: Claimant,
     ) -> MergeClaim {
-        self.claim_within(NAMES_MAX, above, slot, Claimant { id, is_directory })
+        self.claim_within(NAMES_MAX, above, (slot, confuses), new)
     }
 
     fn claim_within(
         &mut self,
         most: usize,
         above: Merging,
-        slot: &EntrySlot,
+        (slot, confuses): (&EntrySlot, bool),
         new: Claimant,
     ) -> MergeClaim {
         if above == Merging::Alone {
             return MergeClaim::Yours;
         }
-        let key = self.key(slot);
+        let key = self.key(slot, confuses);
         let mut becomes = Merging::First;
         match self.taken.get(&key) {
             Some(first) if first.id == new.id => {}
@@ -99,8 +100,10 @@ impl MergedNames {
         self.opening.remove(&id).unwrap_or_default()
     }
 
-    fn key(&self, slot: &EntrySlot) -> u64 {
-        let place = (slot.dir.identity(), slot.name.as_bytes());
+    fn key(&self, slot: &EntrySlot, confuses: bool) -> u64 {
+        let name = slot.name.as_bytes();
+        let folded = confuses.then(|| folded(name));
+        let place = (slot.dir.identity(), folded.as_deref().unwrap_or(name));
         self.hashing.hash_one(place)
     }
 }
@@ -124,7 +127,7 @@ mod tests {
         let mut names = MergedNames::default();
         let mut claim = |above, text: &str, id, is_directory| {
             let new = Claimant { id, is_directory };
-            names.claim_within(2, above, &slot(text), new)
+            names.claim_within(2, above, (&slot(text), false), new)
         };
         assert_eq!(claim(Merging::First, "d", 1, true), MergeClaim::Yours);
         assert_eq!(claim(Merging::First, "f", 2, false), MergeClaim::Yours);
@@ -139,5 +142,25 @@ mod tests {
         assert_eq!(names.open(1), Merging::First);
         assert_eq!(names.open(6), Merging::Second);
         assert_eq!(names.open(7), Merging::Alone);
+    }
+
+    #[test]
+    fn names_that_differ_only_in_case_are_one_place_where_the_file_system_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::root(temp.path(), &Arc::default()).unwrap();
+        for (confuses, second) in [(true, MergeClaim::Taken), (false, MergeClaim::Yours)] {
+            let mut names = MergedNames::default();
+            let mut claim = |text: &str, id| {
+                let name = Name::try_from(text.as_bytes().to_vec()).unwrap();
+                let slot = EntrySlot::new(dir.clone(), name);
+                let new = Claimant {
+                    id,
+                    is_directory: false,
+                };
+                names.claim(Merging::First, &slot, confuses, new)
+            };
+            assert_eq!(claim("Ä.txt", 1), MergeClaim::Yours);
+            assert_eq!(claim("ä.TXT", 2), second);
+        }
     }
 }

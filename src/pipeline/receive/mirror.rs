@@ -108,6 +108,11 @@ impl Mirroring {
         }
     }
 
+    /// True if two names of a copy could be one name in `dir`.
+    pub(super) fn may_confuse(&self, dir: &Arc<Dir>) -> bool {
+        self.spellings.lock().may_confuse(dir, &self.rules)
+    }
+
     /// Compares the names in a directory whose entries are all in place.
     pub(super) fn compare(
         &self,
@@ -142,7 +147,7 @@ impl Mirroring {
             self.noted.lock().entries += own.len() as u64;
             return;
         }
-        let confuses = self.spellings.lock().may_confuse(dir, &self.rules);
+        let confuses = self.may_confuse(dir);
         let (_, mut way) = dir.below();
         if !way.is_empty() {
             way.push(b'/');

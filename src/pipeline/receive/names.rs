@@ -125,16 +125,20 @@ impl Names {
     }
 }
 
-/// A hash that is the same for names that differ only in case. File systems know different letters:
-/// if one distinguishes two names that have the same hash here, an entry is refused needlessly.
 fn key(name: &[u8], hashing: &RandomState) -> u64 {
+    hashing.hash_one(&folded(name)[..])
+}
+
+/// The same bytes for names that differ only in case. File systems know different letters: if one
+/// distinguishes two names that are the same here, an entry is refused needlessly.
+pub(super) fn folded(name: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(name) {
         Ok(name) if !name.is_ascii() => {
             let upper = name.chars().flat_map(char::to_uppercase);
             let lower: String = upper.flat_map(char::to_lowercase).collect();
-            hashing.hash_one(lower.as_bytes())
+            lower.into_bytes()
         }
-        _ => hashing.hash_one(&name.to_ascii_lowercase()[..]),
+        _ => name.to_ascii_lowercase(),
     }
 }
 

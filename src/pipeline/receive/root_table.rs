@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::names::folded;
 use crate::dest::{EarlierPlace, Landing, RootTarget};
 use crate::dir::Dir;
 use crate::manifest::{Entry, EntryId, EntryKind, Name, Root};
@@ -80,6 +81,12 @@ impl RootTable {
         self.beside.get(&parent)
     }
 
+    /// Whether the one of them with this name is a directory. `confuses`: or with a name that differs from
+    /// it only in case. None if there is none.
+    pub(super) fn beside_as(&self, parent: EntryId, name: &Name, confuses: bool) -> Option<bool> {
+        named(self.beside(parent)?, name, confuses)
+    }
+
     /// True for a root that is a directory beside the contents of another root, which may have a
     /// directory of the same name.
     pub(super) fn may_merge(&self, id: EntryId) -> bool {
@@ -113,6 +120,16 @@ impl RootTable {
     }
 }
 
+fn named(names: &RootNames, name: &Name, confuses: bool) -> Option<bool> {
+    if let Some(is_directory) = names.get(name) {
+        return Some(*is_directory);
+    }
+    let folded = |name: &Name| folded(name.as_bytes());
+    let mut others = names.iter().filter(|_| confuses);
+    let found = others.find(|(other, _)| folded(other) == folded(name));
+    found.map(|(_, is_directory)| *is_directory)
+}
+
 fn merging(roots: &[Root], beside: &HashMap<EntryId, RootNames>) -> HashSet<EntryId> {
     let is_beside = |root: &&Root| {
         let mut names = beside.values();
@@ -141,4 +158,21 @@ fn names_beside(roots: &[Root], targets: &[RootTarget]) -> HashMap<EntryId, Root
             _ => None,
         });
     filled.filter(|(_, names)| !names.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_root_is_found_in_another_case_where_the_file_system_confuses_both() {
+        let name = |text: &str| Name::try_from(text.as_bytes().to_vec()).unwrap();
+        let names = RootNames::from([(name("D"), true), (name("f"), false)]);
+        for confuses in [true, false] {
+            let found = |text| named(&names, &name(text), confuses);
+            assert_eq!((found("D"), found("f")), (Some(true), Some(false)));
+            assert_eq!(found("F"), confuses.then_some(false));
+            assert_eq!(found("g"), None);
+        }
+    }
 }

@@ -49,7 +49,7 @@ impl Mirroring {
         if backup.is_some_and(|backup| backup.are_beside()) {
             return Some("their backups would be in it (see --backup-dir)");
         }
-        if self.spellings.lock().may_confuse(&slot.dir, &self.rules) {
+        if self.may_confuse(&slot.dir) {
             return Some("it may be another entry of the source in another spelling");
         }
         match mirror.most {
