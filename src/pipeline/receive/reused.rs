@@ -62,15 +62,15 @@ impl ReusedEntries {
         }
         let linked = found.link_to(slot, &self.rules)?;
         if linked.is_some() {
-            self.add_linked();
+            self.add_linked(1);
             found.count_not_kept(entry, &self.rules);
         }
         Ok(linked)
     }
 
-    /// Counts an entry that was used again as a link.
-    pub(super) fn add_linked(&self) {
-        self.linked.fetch_add(1, Relaxed);
+    /// Counts entries that were used again as links.
+    pub(super) fn add_linked(&self, entries: u64) {
+        self.linked.fetch_add(entries, Relaxed);
     }
 
     /// False for a special file that this copy may not make.

@@ -79,11 +79,7 @@ impl Linkable {
             return false;
         }
         let linked = found.link_to(&slot, &entries.rules);
-        let is_linked = matches!(linked, Ok(Some(_)));
-        if is_linked {
-            entries.reused.add_linked();
-        }
-        is_linked
+        matches!(linked, Ok(Some(_)))
     }
 }
 
@@ -163,6 +159,10 @@ impl OwnSums {
             self.keep_last();
             return Some(answer(asked.directory, 0, SumsFound::Differ));
         }
+        // Entries of a directory that differs are counted with their own answers.
+        if there.links.is_some() {
+            entries.reused.add_linked(there.short.len() as u64);
+        }
         let mut files = FileSum::default();
         there.short.iter().for_each(|(_, size)| files.add(*size));
         Some(counted(
@@ -185,13 +185,18 @@ impl OwnSums {
         let (_, there) = self.last.as_mut()?;
         there.sort();
         let mut files = FileSum::default();
+        let mut linked = 0;
         let mut bits = vec![0; sums.len().div_ceil(8)];
         for (nth, sum) in sums.iter().enumerate() {
             match there.find(entries, sum) {
-                Some(size) => files.add(size),
+                Some(size) => {
+                    files.add(size);
+                    linked += u64::from(there.links.is_some());
+                }
                 None => bits[nth / 8] |= 1 << (nth % 8),
             }
         }
+        entries.reused.add_linked(linked);
         let found = answer(asked.directory, asked.part, SumsFound::Some(bits));
         Some(counted(entries, files, found))
     }

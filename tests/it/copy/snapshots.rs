@@ -17,6 +17,7 @@ ways! { push, pull, between, here =>
 ways! { local_push =>
     a_killed_snapshot_is_resumed_without_its_leftovers,
     a_killed_snapshot_of_content_and_a_file_beside_it_is_resumed,
+    entries_that_are_linked_are_counted_once,
     what_failed_is_not_called_latest,
     a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm,
     a_snapshot_of_two_sources_with_one_name_is_not_completed,
@@ -202,6 +203,25 @@ fn a_killed_snapshot_of_content_and_a_file_beside_it_is_resumed(case: &Case) {
         .says("nothing in the source directory is copied");
     fs::remove_dir_all(there.path(".fastcp-snapshot-partial")).expect("remove it");
     forget(&there);
+}
+
+/// One file of each directory has a right that the next snapshot does not keep. The files that were
+/// linked before it was found are asked about once more.
+fn entries_that_are_linked_are_counted_once(case: &Case) {
+    let tree = case.src.dir("tree");
+    for name in ["a", "b", "c", "d"] {
+        for number in 0..10 {
+            tree.file(format!("{name}/{number}"), "content");
+        }
+        let set_id = format!("{name}/set-id-{name}");
+        tree.file(&set_id, "content");
+        tree.mode(&set_id, 0o4755);
+    }
+    case.copy(&["-a", "--snapshot"], "tree/", "bk").succeeds();
+    let flags = ["-a", "--no-perms", "--snapshot", "--summary"];
+    let done = case.copy(&flags, "tree/", "bk");
+    done.succeeds().says(", 40 entries linked to the last one");
+    forget(&Dir(case.dst.path("bk")));
 }
 
 fn what_failed_is_not_called_latest(case: &Case) {
