@@ -96,12 +96,7 @@ impl Files {
                 self.entries
                     .file_placed(&file.entry, file.listed.as_ref(), digest);
             }
-            Err(error) => {
-                if let Some(sink) = file.sink() {
-                    sink.abandon();
-                }
-                self.entries.fail(file.entry.id, file.entry.parent, &error);
-            }
+            Err(error) => self.give_up(file, &error),
         }
     }
 
@@ -273,10 +268,15 @@ impl Files {
 
     pub fn fail(&self, file: &OpenFile, error: Error) {
         if file.begin_close() {
-            let (id, parent) = (file.entry.id, file.entry.parent);
-            self.entries.report.failed(id, parent, &error);
-            self.settle_failed(file);
+            self.give_up(file, &error);
         }
+    }
+
+    /// The same for a file that this thread closes.
+    fn give_up(&self, file: &OpenFile, error: &Error) {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        self.entries.report.failed(id, parent, error);
+        self.settle_failed(file);
     }
 
     /// Accounts for a file that has failed, when its partial file is removed: its directory may then

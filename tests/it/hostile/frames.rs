@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use fastcp::chunk::{ChunkKind, ChunkPlace, GRAINS};
@@ -493,5 +494,31 @@ fn a_file_that_comes_in_two_packs_is_placed_once() {
         });
         done.succeeds().says("1 file, 5 B");
         assert_eq!(case.dst.read("tree/f"), b"small");
+    });
+}
+
+/// Its partial file is removed before its directory gets its times.
+#[test]
+fn a_file_with_another_digest_is_removed_before_its_directory_is_complete() {
+    pull_case(|case| {
+        let content = noise(1, SIZE);
+        let done = pull(case, &["-r", "-p"], "/x/tree", |mut server| {
+            server.begin(root(1, "tree", true));
+            let size = SIZE as u64;
+            server.entries(vec![directory(1, 0, "tree"), file(2, 1, "f", size)]);
+            server.wanted();
+            server.end(1, 1, None);
+            for (n, data) in content.chunks(MIB).enumerate() {
+                let frame = server.keys.piece(2, (n * MIB) as u64, size, data);
+                server.send(0, &frame);
+            }
+            server.end(2, size, Some([0; 32]));
+            server.all_sent(2);
+            server.finish();
+        });
+        held_out(&done).says("digests of the whole file differ");
+        let meta = case.dst.meta("tree");
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 0));
+        assert_eq!(case.dst.dir("tree").names(), [""; 0]);
     });
 }
