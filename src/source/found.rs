@@ -267,7 +267,7 @@ pub(super) fn special(file_type: FileType) -> Option<&'static str> {
 
 /// Small trees for tests of the modules that read them.
 #[cfg(test)]
-pub(super) mod trees {
+pub(crate) mod trees {
     use super::*;
     use crate::source::{Lookup, Step, Walk, expand};
     use std::os::unix::ffi::OsStrExt;

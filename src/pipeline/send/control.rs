@@ -174,6 +174,7 @@ impl SendControl {
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),
             Message::Done(()) if self.scheduler.is_done() => {
+                self.scheduler.settle_rest(|plan| self.count(plan));
                 self.scheduler.end();
                 self.done.notify_one();
             }

@@ -427,6 +427,17 @@ impl Scheduler {
         self.changed.wake_all();
     }
 
+    /// Settles what is left of the chunks when every entry is in place or failed: the packs of a large
+    /// pack that was taken apart, if another copy of it has arrived. Calls `each` for them.
+    pub fn settle_rest(&self, each: impl Fn(&Plan)) {
+        let mut state = self.state.lock();
+        for pack in state.ready.take_packs() {
+            state.chunks.number(PlannedContent::Pack(pack));
+        }
+        drop(state);
+        self.settle_chunks(0..u64::MAX, each);
+    }
+
     /// Records that a large pack or piece is compressed, or will be taken apart.
     pub fn large_is_made(&self, chunk: u64) {
         self.state.lock().ready.large_is_made(chunk);

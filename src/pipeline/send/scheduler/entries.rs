@@ -333,11 +333,11 @@ impl Scheduler {
         self.changed.wake_all();
     }
 
-    /// True if the walk is over, every chunk is acknowledged, and every entry is in place or
-    /// failed.
+    /// True if the walk is over, and every entry is in place or failed. A worker may still look for the
+    /// data of a file that has failed, or send a pack whose files have come in another one.
     pub fn is_done(&self) -> bool {
         let state = self.state.lock();
-        state.planned && state.is_idle() && state.entries.are_all_settled()
+        state.planned && state.entries.are_all_settled()
     }
 
     /// Records that these entries are in place or failed.

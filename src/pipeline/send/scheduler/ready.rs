@@ -190,6 +190,15 @@ impl ReadyChunks {
         self.parts.retain(|plan| !plan.is_of(entry));
     }
 
+    /// Removes the packs that have not begun.
+    pub(super) fn take_packs(&mut self) -> Vec<Arc<Vec<PackMember>>> {
+        let fresh = self.fresh.drain(..).filter_map(|fresh| match fresh {
+            ReadyChunk::Pack(members) | ReadyChunk::Alone(members) => Some(members),
+            ReadyChunk::File(_) | ReadyChunk::Piece(..) => None,
+        });
+        fresh.collect()
+    }
+
     /// Removes all that is planned, which may hold files open.
     pub(super) fn take_all(&mut self) -> ReadyChunks {
         ReadyChunks {
