@@ -68,8 +68,7 @@ impl EntryAtClose {
     pub(super) fn is_whole(&self) -> bool {
         match self {
             EntryAtClose::Sending(file) => {
-                let there = file.coverage.had() + file.coverage.placed();
-                file.digest_only || there >= file.found.entry.size
+                file.digest_only || file.coverage.placed() >= file.found.entry.size
             }
             EntryAtClose::Skipped { .. } | EntryAtClose::Held(_) => true,
             EntryAtClose::Announced(_) | EntryAtClose::Pipe(_) => false,

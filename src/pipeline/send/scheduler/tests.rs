@@ -1,5 +1,5 @@
-//! The scheduler with packs and pipes that exist only here, without a disk, a network or a clock. One
-//! test has a big file on a disk.
+//! The scheduler with packs and pipes that exist only here, without a disk, a network or a clock. Two
+//! tests have a big file on a disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -218,6 +218,21 @@ fn a_look_for_the_data_of_a_failed_file_does_not_keep_the_copy_from_its_end() {
     assert!(plans.is_done());
     plans.look(file, from);
     assert!(plans.is_done());
+}
+
+#[test]
+fn a_file_of_which_the_receiver_had_half_is_whole_only_with_the_other_half() {
+    let temp = tempfile::tempdir().expect("a directory");
+    let plans = Scheduler::of(8, 1, false);
+    plans.start(SmallFileMode::Fresh, 8);
+    let half = CHUNK_SIZE as u64;
+    let id = send_file(&plans, temp.path(), std::iter::once(0..half).collect());
+    let Some(EntryAtClose::Sending(file)) = plans.close(id) else {
+        panic!("it is sent");
+    };
+    assert!(!EntryAtClose::Sending(file.clone()).is_whole());
+    file.coverage.add_placed(half);
+    assert!(EntryAtClose::Sending(file).is_whole());
 }
 
 /// A copy with connections that die, stall and damage what they carry: each chunk stays in flight
