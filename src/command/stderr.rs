@@ -6,10 +6,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
+use rustix::io::{ioctl_fionread, retry_on_intr};
 
 use crate::pipe::{Stop, Until, Waited, wait};
 use crate::units::printable;
@@ -23,10 +22,6 @@ const KEPT_MAX: usize = 4096;
 /// Characters of kept lines in an error message. The message is a single line and must leave room
 /// for what failed: the other end shows 256 characters.
 const SHOWN_MAX: usize = 140;
-
-/// How long to read on, at most, if a process that the command left behind still holds its stderr.
-/// The command's own output is in the pipe by the time it exits.
-const REST_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct StderrRelay {
     kept: Arc<Mutex<VecDeque<String>>>,
@@ -82,6 +77,11 @@ impl StderrRelay {
     }
 }
 
+/// Returns 0 at the end of the pipe, or if it cannot be read.
+fn read(said: &OwnedFd, into: &mut [u8]) -> usize {
+    retry_on_intr(|| rustix::io::read(said, &mut *into)).unwrap_or(0)
+}
+
 struct StderrReader<F> {
     kept: Arc<Mutex<VecDeque<String>>>,
     line: Vec<u8>,
@@ -91,25 +91,23 @@ struct StderrReader<F> {
 impl<F: FnMut(&[u8])> StderrReader<F> {
     fn read(mut self, said: &OwnedFd, ended: &Stop) {
         let mut bytes = [0; 4096];
-        let mut deadline = None;
-        while deadline.is_none_or(|deadline| Instant::now() < deadline) {
-            let waited = match deadline {
-                None => wait(said, Until::Readable, ended, None),
-                Some(_) => wait(said, Until::Readable, &Stop::new(), Some(Duration::ZERO)),
-            };
-            match waited {
-                Ok(Waited::Ready) => {}
-                Ok(Waited::Stopped) => {
-                    deadline = Some(Instant::now() + REST_MAX);
-                    continue;
-                }
-                Ok(Waited::Late) | Err(_) => break,
+        while let Ok(Waited::Ready) = wait(said, Until::Readable, ended, None) {
+            match read(said, &mut bytes) {
+                0 => break,
+                len => self.take(&bytes[..len]),
             }
-            match rustix::io::read(said, &mut bytes) {
-                Ok(0) => break,
-                Ok(len) => self.take(&bytes[..len]),
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => break,
+        }
+        // The command has ended, so the pipe holds the rest of its output. No more than that is read,
+        // because a process that it left behind may write on.
+        let mut rest = ioctl_fionread(said).unwrap_or(0) as usize;
+        while rest > 0 {
+            let most = rest.min(bytes.len());
+            match read(said, &mut bytes[..most]) {
+                0 => break,
+                len => {
+                    self.take(&bytes[..len]);
+                    rest -= len;
+                }
             }
         }
         self.end_line();

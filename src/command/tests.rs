@@ -99,6 +99,40 @@ fn every_line_is_passed_on_and_a_flood_of_them_is_bounded() {
     assert!(error.message.chars().count() < 256, "{}", error.message);
 }
 
+/// The lines go to a terminal that takes none for a while.
+#[test]
+fn the_last_lines_arrive_however_long_each_takes() {
+    let (send, lines) = std::sync::mpsc::channel();
+    let mut took = [300, 1100].map(Duration::from_millis).into_iter();
+    let on_line = move |line: &[u8]| {
+        took.next().into_iter().for_each(std::thread::sleep);
+        send.send(line.len()).unwrap();
+    };
+    let line = OsStr::new("head -c 16384 /dev/zero >&2");
+    let (command, fd) = Command::start(line, CommandRole::Producer, on_line).unwrap();
+    drop(fd);
+    command.finish(&Stop::new()).unwrap();
+    assert_eq!(lines.into_iter().collect::<Vec<_>>(), [LINE_MAX; 4]);
+}
+
+/// It holds the pipe open, in a process group of its own.
+#[test]
+fn what_a_command_left_behind_does_not_keep_it_from_its_end() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("number");
+    let line = format!(
+        "setsid sh -c 'echo $$ > {0}; while echo x >&2; do :; done' & \
+         while [ ! -s {0} ]; do :; done; echo last >&2; exit 1",
+        path.display()
+    );
+    let (command, fd) = start(&line, CommandRole::Producer);
+    drop(fd);
+    command.finish(&Stop::new()).unwrap_err();
+    // Nobody reads what it writes, which ends it.
+    let left = number(&path);
+    eventually("it ends", || !is_alive(left));
+}
+
 #[test]
 fn what_a_consumer_writes_does_not_reach_our_stdout() {
     let (send, lines) = std::sync::mpsc::channel();
