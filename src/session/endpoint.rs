@@ -27,7 +27,7 @@ use crate::wire::message::{Busy, Message};
 
 /// How long threads may take to end. One that is stuck in the kernel is left behind. With the
 /// clean-up and the end of the far end's process (`login`), the user waits less than 2 s after
-/// Ctrl-C, unless a command runs there or control is stuck.
+/// Ctrl-C, unless a command runs there, control is stuck, or another process holds ssh's stderr.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_millis(900);
 
 /// The same where all is in place and nothing has ended the copy early. A thread that has given up a

@@ -26,6 +26,7 @@
 //! | threads of an end that stops | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
 //! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
+//! | the client, for the last lines of ssh | 0.5 s, command 3 s (`login`) | they are lost |
 //!
 //! A heart's clock counts only its own ticks, so time in which the process was stopped does not
 //! count. A late tick judges nothing, because messages that arrived during the stop must be read

@@ -30,7 +30,8 @@ use crate::units::printable;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Fault, Message};
 
-/// How long the server may take to exit after a copy, and after a failed one.
+/// How long the server may take to exit after a copy, and after a failed one. The second also limits
+/// the wait for its last lines.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 const ABORT_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -71,7 +72,7 @@ pub struct Met {
     pub hello: Hello,
     rsh: Rsh,
     process: Process,
-    /// How long the server may take to exit after a failed copy.
+    /// How long the server may take to exit after a failed copy, and then its last lines.
     abort_patience: Duration,
     words: ServerStderr,
     incoming: Incoming<ChildStdout>,
@@ -258,7 +259,9 @@ impl LoggedIn {
             let said = timeout(CONCLUSION_PATIENCE, concluded(&mut self.incoming)).await;
             conclusion = said.ok().flatten();
         }
-        self.process.end(END_PATIENCE).await;
+        if self.process.end(END_PATIENCE).await.is_some() {
+            self.words.shown(self.abort_patience).await;
+        }
         conclusion
     }
 
@@ -284,8 +287,9 @@ impl LoggedIn {
             END_PATIENCE
         };
         let status = self.process.end(patience).await?;
+        self.words.shown(self.abort_patience).await;
         error.filter(|error| error.kind == Kind::Lost)?;
-        ssh::why_lost(status, &self.words.last().await, self.rsh)
+        ssh::why_lost(status, &self.words.last.lock(), self.rsh)
     }
 }
 
@@ -460,8 +464,14 @@ impl ServerStderr {
             true => QUESTION_PATIENCE,
             false => ABORT_PATIENCE,
         };
-        let _ = timeout(patience, &mut self.relay).await;
+        self.shown(patience).await;
         self.last.lock().clone()
+    }
+
+    /// Waits until all lines of a process that has ended are shown, for at most `patience`. To be
+    /// called once.
+    async fn shown(&mut self, patience: Duration) {
+        let _ = timeout(patience, &mut self.relay).await;
     }
 }
 
@@ -491,4 +501,70 @@ async fn hold(reporter: Arc<dyn Reporter>) -> Box<dyn Send> {
     // Fails if the screen is closed or full of lines; ssh asks all the same.
     let _ = shown.await;
     held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::itemize::ItemizedEntry;
+
+    /// Takes its time for each line.
+    #[derive(Default)]
+    struct SlowReporter(Mutex<Vec<String>>);
+
+    impl Reporter for SlowReporter {
+        fn failure(&self, _: &Error) {}
+        fn notice(&self, line: &str) {
+            std::thread::sleep(Duration::from_millis(100));
+            self.0.lock().push(line.to_owned());
+        }
+        fn detail(&self, _: &str) {}
+        fn itemized(&self, _: &ItemizedEntry) {}
+        fn deleted(&self, _: &[u8]) {}
+        fn changes_waiting(&self) -> usize {
+            0
+        }
+        fn status(&self) {}
+    }
+
+    /// A login to a server that writes two lines and exits.
+    fn logged_in(reporter: &Arc<SlowReporter>) -> LoggedIn {
+        let client = ClientContext::new(Arc::default(), reporter.clone());
+        let host = Host {
+            user: None,
+            name: "h".into(),
+            port: None,
+        };
+        let startup = Startup {
+            path: Some("sh -c 'echo one >&2; echo two >&2'".to_owned()),
+            ..Startup::default()
+        };
+        let options = SshOptions::default();
+        let started = ssh::start(Rsh::Local, &host, &options, &startup, SERVER);
+        let (process, stdin, stdout, stderr) = started.expect("it starts").split();
+        let words = ServerStderr::relay(stderr, "h".to_owned(), &client, false);
+        words.said_hello();
+        let (control, _writer) = Outgoing::start(stdin);
+        LoggedIn {
+            host,
+            hello: this_host::hello(),
+            rsh: Rsh::Local,
+            process,
+            // Generous, because the machine may be busy.
+            abort_patience: Duration::from_secs(60),
+            words,
+            incoming: Incoming::new(stdout),
+            control,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_last_lines_of_a_server_are_shown_before_its_session_is_over() {
+        let reporter = Arc::<SlowReporter>::default();
+        logged_in(&reporter).end_well(None).await;
+        assert_eq!(*reporter.0.lock(), ["one", "two"]);
+        let error = Error::new(Kind::Write, Side::Dest, "no space left");
+        logged_in(&reporter).end(None, Some(&error)).await;
+        assert_eq!(reporter.0.lock().len(), 4);
+    }
 }
