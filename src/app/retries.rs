@@ -94,6 +94,8 @@ pub async fn repeat(
         }
         if before.is_empty() {
             first_again(error, &request, client, &mut retries).await?;
+            // A copy looks up its sources again.
+            begin_again();
             continue;
         }
         if !is_worth_a_retry(error.kind, attempt) {
@@ -162,8 +164,6 @@ async fn first_again(
         true => client.reporter.notice(&format!("fastcp: {line}")),
         false => client.reporter.detail(&line),
     }
-    // The next login looks up the sources again.
-    client.news.failures.begin_again();
     pause(wait, client).await
 }
 

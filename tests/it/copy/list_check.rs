@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::support::procs::until;
+use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
 ways! { pull, here, local_pull =>
@@ -16,6 +17,8 @@ ways! { pull, here, local_pull =>
 }
 
 ways! { pull, local_pull => a_check_continues_after_a_lost_connection }
+
+ways! { pull => a_line_that_is_none_counts_after_a_login_that_failed }
 
 ways! { here => a_file_that_is_no_list_is_left_early }
 
@@ -171,6 +174,20 @@ fn a_check_continues_after_a_lost_connection(case: &Case) {
     assert_eq!(lines(&done).len(), 101);
     done.says("15,050 files have the same content; 15,050 entries differ, 1 is missing")
         .says("; logging in again in ");
+}
+
+fn a_line_that_is_none_counts_after_a_login_that_failed(case: &Case) {
+    case.src.file("dir/a", "a");
+    let text = [line(b"a", "a"), "no line\n".to_owned()];
+    let list = case.scratch.file("sums", text.concat());
+    let ssh = SshOnce::not_at_first(case, "ssh: connect to host h port 22: Connection refused");
+    let flags = ["-S", &ssh.program(), "--retry-for", "1min"];
+    let done = check(case, &flags, &list, "dir");
+    done.exits(2)
+        .says("; logging in again in ")
+        .says("sums: line 2: is not a line of b3sum")
+        .says("1 file has the same content");
+    assert_eq!(ssh.logins().len(), 2);
 }
 
 fn a_file_that_is_no_list_is_left_early(case: &Case) {

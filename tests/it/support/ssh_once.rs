@@ -1,4 +1,4 @@
-//! A program for `-S` that runs ssh for the first login and rejects every later one.
+//! A program for `-S` that runs ssh for some logins and rejects the others.
 
 use std::path::PathBuf;
 
@@ -18,11 +18,21 @@ impl SshOnce {
 
     /// Later logins fail with this message and end with `code`.
     pub(crate) fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
+        SshOnce::when("=", case, words, code)
+    }
+
+    /// The first login fails with this message of ssh's, and later ones do not.
+    pub(crate) fn not_at_first(case: &Case, words: &str) -> SshOnce {
+        SshOnce::when("-gt", case, words, 255)
+    }
+
+    /// A login whose number relates to 1 like this is carried out.
+    fn when(relation: &str, case: &Case, words: &str, code: u8) -> SshOnce {
         let ssh = find_program("ssh").expect("ssh is there: the case has a host");
         let log = case.scratch.path("logins");
         let script = format!(
             "#!/bin/sh\necho \"$*\" >> '{1}'\n\
-             [ $(wc -l < '{1}') = 1 ] && exec '{0}' \"$@\"\n\
+             [ $(wc -l < '{1}') {relation} 1 ] && exec '{0}' \"$@\"\n\
              echo '{words}' >&2\nexit {code}\n",
             ssh.display(),
             log.display()
