@@ -60,6 +60,13 @@ pub enum PipeEnd {
     Still { idle: Duration, enough: Stop },
 }
 
+impl PipeEnd {
+    /// The user has said that the file has all its bytes.
+    fn is_enough(&self) -> bool {
+        matches!(self, PipeEnd::Still { enough, .. } if enough.is_set())
+    }
+}
+
 /// What [`PipeSource::fill`] put into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filled {
@@ -185,10 +192,12 @@ impl PipeSource {
                 Ok(Waited::Ready) => {}
                 Err(cause) => return Err(cannot_read(&self.path, cause)),
             }
-            // Measured before the read: if this thread is delayed after it, the file may have grown.
+            // Both are found out before the read: if this thread is delayed after it, the file may
+            // have grown.
             let idle_for = self.grown.elapsed();
+            let is_enough = self.end.is_enough();
             match rustix::io::read(&self.file, &mut *room) {
-                Ok(0) if self.is_at_end(idle_for, left)? => return Ok(Some(0)),
+                Ok(0) if self.is_at_end(idle_for, is_enough, left)? => return Ok(Some(0)),
                 Ok(0) => {}
                 Ok(len) => {
                     self.grown = Instant::now();
@@ -201,16 +210,21 @@ impl PipeSource {
         }
     }
 
-    /// Decides whether an empty read is the end; it began `idle_for` after the last byte. Waits up
-    /// to `most` for a file that may still grow.
-    fn is_at_end(&self, idle_for: Duration, most: Option<Duration>) -> Result<bool> {
-        let (idle, enough) = match &self.end {
+    /// Decides whether an empty read is the end; it began `idle_for` after the last byte, and after
+    /// the user's word if that `is_enough`. Waits up to `most` for a file that may still grow.
+    fn is_at_end(
+        &self,
+        idle_for: Duration,
+        is_enough: bool,
+        most: Option<Duration>,
+    ) -> Result<bool> {
+        let idle = match &self.end {
             PipeEnd::Closed => return Ok(true),
             PipeEnd::Size(size) => {
                 let message = format!("ended after {} of {size} bytes (--size)", self.read);
                 return Err(Error::new(Kind::Read, Side::Source, message).at(&self.path));
             }
-            PipeEnd::Still { idle, enough } => (*idle, enough),
+            PipeEnd::Still { idle, .. } => *idle,
         };
         let stat = fstat(&self.file).map_err(|cause| cannot_read(&self.path, cause.into()))?;
         if file_type(&stat) != FileType::RegularFile {
@@ -221,8 +235,7 @@ impl PipeSource {
             return Err(Error::new(Kind::Changed, Side::Source, message).at(&self.path));
         }
         let left = idle.saturating_sub(idle_for);
-        // Bytes written before `enough` was set have been read by then, or are read next.
-        if left.is_zero() || (enough.is_set() && stat.st_size as u64 == self.read) {
+        if left.is_zero() || is_enough {
             return Ok(true);
         }
         pause(&self.stop, left.min(most.unwrap_or(STEP)).min(STEP));

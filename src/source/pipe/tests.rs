@@ -213,6 +213,28 @@ fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
     });
 }
 
+/// The read found nothing, then the last bytes were written, and then the user said so.
+#[test]
+fn after_the_users_word_a_growing_file_is_read_once_more() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("log");
+    std::fs::write(&path, b"all of it").unwrap();
+    let enough = Stop::new();
+    let end = PipeEnd::Still {
+        idle: Duration::MAX,
+        enough: enough.clone(),
+    };
+    let mut source = PipeSource::open(&path, end, Stop::new()).unwrap();
+    source.fill(&mut Buffer::loose(C), C).unwrap();
+    enough.set();
+    let is_at_end = |was_said| {
+        let most = Some(Duration::ZERO);
+        source.is_at_end(Duration::ZERO, was_said, most).unwrap()
+    };
+    assert!(!is_at_end(false));
+    assert!(is_at_end(true));
+}
+
 #[test]
 fn what_is_no_stream_is_refused() {
     let temp = tempfile::tempdir().unwrap();
