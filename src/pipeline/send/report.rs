@@ -90,8 +90,7 @@ impl SendReport {
     /// Reports a name that the user listed and that is missing, even if sources may change.
     pub fn fail_missing(&self, error: &Error) {
         self.has_failed_before();
-        self.context.news.failures.add(error);
-        self.say(Message::Fault(Fault::of(error, 0, 0)));
+        self.context.report_fault(error, 0, 0);
     }
 
     /// Some operand was not found, which has been reported.
@@ -104,18 +103,21 @@ impl SendReport {
         self.has_failed.load(Relaxed)
     }
 
-    /// If sources may change, a file that has vanished is no failure.
+    /// If sources may change, a file that has vanished is no failure. Nor is anything once the session
+    /// ends: a thread may come back from a disk that hung only when the next session has begun, which
+    /// reads the source itself.
     fn report(&self, error: &Error, entry: EntryId, parent: EntryId) {
+        if self.context.is_ending() {
+            return;
+        }
         if error.kind != Kind::Changed && !source::has_vanished(error) {
             self.has_failed.store(true, Relaxed);
         }
-        let fault = Fault::of(error, entry, parent);
         if self.context.options.live && source::has_vanished(error) {
             self.context.news.failures.detail(error);
-            self.say(Message::Vanished(fault));
+            self.say(Message::Vanished(Fault::of(error, entry, parent)));
         } else {
-            self.context.news.failures.add(error);
-            self.say(Message::Fault(fault));
+            self.context.report_fault(error, entry, parent);
         }
     }
 
@@ -140,5 +142,71 @@ impl SendReport {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::{CHUNK_SIZE, Pool};
+    use crate::control::Outgoing;
+    use crate::itemize::ItemizedEntry;
+    use crate::pipeline::context::Agreement;
+    use crate::pipeline::news::News;
+    use crate::pipeline::{Budget, Shutdown};
+    use crate::progress::Progress;
+    use crate::report::Reporter;
+    use crate::wire::message::CopyOptions;
+
+    struct NoReporter;
+
+    impl Reporter for NoReporter {
+        fn failure(&self, _: &Error) {}
+        fn notice(&self, _: &str) {}
+        fn detail(&self, _: &str) {}
+        fn itemized(&self, _: &ItemizedEntry) {}
+        fn deleted(&self, _: &[u8]) {}
+        fn changes_waiting(&self) -> usize {
+            0
+        }
+        fn status(&self) {}
+    }
+
+    /// One session of a copy.
+    fn session(news: &Arc<News>, control: Outgoing) -> Context {
+        let options = CopyOptions::default();
+        Context {
+            budget: Budget::new(&options, Some(1), CHUNK_SIZE).expect("it fits"),
+            chunk_size: CHUNK_SIZE,
+            agreed: Agreement::local(&options),
+            pool: Pool::new(1, CHUNK_SIZE),
+            options,
+            control,
+            tell: Arc::new(|_| ()),
+            news: news.clone(),
+            progress: Arc::default(),
+            shutdown: Arc::new(Shutdown::of_session(&Arc::default())),
+            digests: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_a_session_left_behind_adds_no_failure_to_the_next_one() {
+        let progress = Arc::<Progress>::default();
+        let news = Arc::new(News::new(Arc::new(NoReporter), progress));
+        let (control, _writer) = Outgoing::start(tokio::io::sink());
+        let context = Arc::new(session(&news, control));
+        let report = Arc::new(SendReport::new(context.clone(), Arc::default()));
+        let failures_after = |error: Error| {
+            let report = report.clone();
+            let thread = std::thread::spawn(move || report.fail_unannounced(&error));
+            thread.join().expect("no panic");
+            news.failures.take().0.len()
+        };
+        let error = Error::new(Kind::Read, Side::Source, "cannot read");
+        assert_eq!(failures_after(error.clone()), 1);
+        let lost = Error::new(Kind::Lost, Side::Here, "cut");
+        context.shutdown.end(lost);
+        assert_eq!(failures_after(error), 0);
     }
 }
