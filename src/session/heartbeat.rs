@@ -27,6 +27,7 @@
 //! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
 //! | the client, for the last lines of ssh | 0.5 s, command 3 s (`login`) | they are lost |
+//! | the client, for the last counts of another host's sender | 10 s (`relay`) | earlier ones count |
 //!
 //! A heart's clock counts only its own ticks, so time in which the process was stopped does not
 //! count. A late tick judges nothing, because messages that arrived during the stop must be read

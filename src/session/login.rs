@@ -43,7 +43,7 @@ const QUESTION_PATIENCE: Duration = Duration::from_millis(1200);
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long the server may take to say what limited the copy.
-pub const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
+const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a login after a lost connection may take at most: ssh's own limit, and the time that
 /// the server needs to start on a busy host.

@@ -8,6 +8,7 @@ pub mod routes;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
@@ -27,13 +28,17 @@ use crate::session::context::ClientContext;
 use crate::session::control_reader::named;
 use crate::session::file_names;
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
-use crate::session::login::{Attempt, CONCLUSION_PATIENCE, LoggedIn, Met, may_ask};
+use crate::session::login::{Attempt, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
 use crate::session::{host as this_host, owner, rate_file, saved_settings};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::routes::{Connection, Route};
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Message, Open, Role, SessionSecret, Tune};
+
+/// How long the sender may take for its last counts and its conclusion. The user reads the counts, so
+/// this is as long as a server may take to exit.
+const COUNTS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Both servers of the copy.
 struct Servers {
@@ -338,7 +343,7 @@ async fn converse(
             Err(cut) => cut,
         }),
     }
-    match timeout(CONCLUSION_PATIENCE, sender).await {
+    match timeout(COUNTS_PATIENCE, sender).await {
         Ok(Err(cut)) if cut.error.kind != Kind::Lost => Err(cut),
         Ok(Ok(conclusion)) => Ok(conclusion),
         _ => Ok(Conclusion::default()),

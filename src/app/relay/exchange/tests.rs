@@ -1,15 +1,19 @@
 //! Tests of what each of two hosts learns about the other.
 
+use std::process::Stdio;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::process::{Child, Command};
 
+use super::super::{converse, in_login, ways};
 use super::*;
 use crate::error::Kind;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Name, Totals};
 use crate::report::Reporter;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
+use crate::transport::connections::Flow;
 use crate::wire::message::{
     Ack, AllSent, Busy, Data, ItemizedEntries, Listen, Roots, UncountedRoots,
 };
@@ -141,4 +145,55 @@ fn a_sender_passes_on_nothing_that_was_not_asked_for() {
             assert_eq!(said.is_ok(), is_asked_for, "{name}");
         }
     }
+}
+
+/// A server that says these messages after some seconds.
+fn server(dir: &std::path::Path, after_s: u32, messages: &[Message]) -> Child {
+    let mut bytes = Vec::new();
+    messages
+        .iter()
+        .for_each(|message| message.encode(&mut bytes));
+    let path = dir.join(after_s.to_string());
+    std::fs::write(&path, bytes).unwrap();
+    let line = format!("sleep {after_s}; cat {}; exec sleep 60", path.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stdout(Stdio::piped());
+    command.kill_on_drop(true).spawn().unwrap()
+}
+
+#[tokio::test]
+async fn the_last_counts_of_a_slow_sender_are_waited_for() {
+    let (request, (client, _)) = (request(), client());
+    let exchange = Exchange::new(&request, &client, &[]);
+    let temp = tempfile::tempdir().unwrap();
+    let account = ProgressReport {
+        counts: Counts {
+            files: 3,
+            ..Counts::default()
+        },
+        ..ProgressReport::default()
+    };
+    let last = [
+        Message::Account(account),
+        Message::Conclusion(Conclusion::default()),
+    ];
+    let mut sender = server(temp.path(), 3, &last);
+    let mut receiver = server(temp.path(), 0, &[Message::Done(())]);
+    let [mut from_sender, mut from_receiver] =
+        [&mut sender, &mut receiver].map(|it| Incoming::new(it.stdout.take().unwrap()));
+    let (control, _writer) = Outgoing::start(tokio::io::sink());
+    let line = |end, incoming| {
+        let (inband, _connections) = in_login(Flow::In, false, &control);
+        RelayLine {
+            end,
+            incoming,
+            ways: ways(inband, tokio::sync::oneshot::channel().0),
+            to: control.clone(),
+        }
+    };
+    let sending = line(RelaySide::Sender, &mut from_sender);
+    let receiving = line(RelaySide::Receiver, &mut from_receiver);
+    let over = converse(&exchange, sending, receiving).await;
+    assert!(over.is_ok());
+    assert_eq!(client.progress.snapshot().files, 3);
 }
