@@ -54,8 +54,19 @@ ways! { local_push =>
     no_key_or_option_that_forbids_it_compares,
 }
 
-/// Summary and codec, so that bytes on the wire can be told; and a comparison in local copies too.
-const FLAGS: [&str; 4] = ["--summary", "--compress", "none", "--no-whole-file"];
+/// Summary and codec, so that bytes on the wire can be told; and a comparison in local copies too. One
+/// stream by one route: on a busy machine chunks of a late one are sent on others too, and of a chunk
+/// whose digest is sent twice all bytes may follow.
+const FLAGS: [&str; 8] = [
+    "--summary",
+    "--compress",
+    "none",
+    "--no-whole-file",
+    "--streams",
+    "1",
+    "--route",
+    "direct",
+];
 
 /// A file at both ends, of which some pages differ.
 fn changed_pages(case: &Case, pages: &[usize]) {
