@@ -45,6 +45,11 @@ impl UnchangedFile {
     pub fn existing(&self) -> ExistingEntry {
         ExistingEntry::of(&self.0)
     }
+
+    /// When its status changed last.
+    pub fn changed_at(&self) -> Timestamp {
+        Timestamp::ctime(&self.0)
+    }
 }
 
 /// Looks at what exists in `slot`, if the rules depend on it.

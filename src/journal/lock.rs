@@ -46,8 +46,9 @@ pub struct WaitForLock<'a> {
     pub tell: &'a dyn Fn(&str),
 }
 
-/// Opens or makes the journal `name`, and takes its lock. None if no journal is possible: the
-/// directory does not allow a new file, or something else has that name.
+/// Opens or makes the journal `name`, and takes its lock. The flag is true if the file existed. None
+/// if no journal is possible: the directory does not allow a new file, or something else has that
+/// name.
 ///
 /// # Errors
 /// `Kind::Busy` if another process holds the lock.
@@ -56,14 +57,14 @@ pub(super) fn take(
     name: &OsStr,
     user: &JournalUserKey,
     waiting: &WaitForLock,
-) -> Result<Option<File>> {
+) -> Result<Option<(File, bool)>> {
     let mut patience = None;
     for _ in 0..TRIES {
         // Checked before the open, because opening a device or a FIFO has effects.
-        match dir.stat(name) {
+        let existed = match dir.stat(name) {
             Ok(stat) if !is_ours(&stat) => return Ok(None),
-            _ => {}
-        }
+            found => found.is_ok(),
+        };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
         let Ok(fd) = dir.open(name, flags, Mode::RUSR | Mode::WUSR) else {
             return Ok(None);
@@ -82,7 +83,7 @@ pub(super) fn take(
         match fstat(&file) {
             Ok(stat) if stat.st_nlink == 0 => {} // Its owner has removed it: make a new one.
             Ok(stat) if is_ours(&stat) => {
-                return Ok(make_private(&file, &stat).then_some(file));
+                return Ok(make_private(&file, &stat).then_some((file, existed)));
             }
             _ => return Ok(None),
         }

@@ -28,6 +28,9 @@
 //! everything was written during this boot and to this mount, and no lost write is known. Bytes
 //! that sessions of the same command wrote or read under these conditions are not read a second
 //! time ([`Journal::certain`]). Otherwise a copy over a link that keeps failing would never end.
+//! After a restart of the machine, a new mount or a lost write, size and time of a file that changed
+//! since the journal was made do not show that it is unchanged ([`Journal::may_have_lost`]): a file
+//! system may keep them and lose the content.
 //!
 //! # Locking
 //!
@@ -60,7 +63,8 @@ use record::{
     WrittenRange,
 };
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps, flock, fstat, unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps, flock, fstat, statx,
+    unlinkat,
 };
 
 use crate::chunk::ranges::RangeSet;
@@ -104,6 +108,9 @@ impl JournalPlace {
     }
 }
 
+/// File systems may round the time of a change down by so many seconds.
+const TIME_STEP_S: i64 = 2;
+
 /// Bytes that [`hash`] reserves at once: more than most lists need.
 const HASHED_LEN: usize = 128;
 
@@ -133,6 +140,8 @@ pub fn identity_of(entry: &Entry) -> Hash {
 pub struct Opening {
     /// The secret of the receiving user.
     pub user: JournalUserKey,
+    /// Earlier sessions had the same secret.
+    pub is_user_lasting: bool,
     pub session: [u8; 16],
     /// The owner of the session; zero if the client did not say.
     pub owner: Hash,
@@ -157,6 +166,8 @@ pub struct Journal {
     broken: AtomicBool,
     /// The journal contains something to resume from.
     is_useful: AtomicBool,
+    /// When the journal was made, if data that earlier sessions wrote since then may be lost.
+    lost_since: Option<Timestamp>,
 }
 
 impl Journal {
@@ -169,15 +180,23 @@ impl Journal {
         opening: &Opening,
         waiting: &WaitForLock,
     ) -> Result<Option<Journal>> {
-        let Some(file) = lock::take(&place.dir, &place.name, &opening.user, waiting)? else {
+        let Some((file, existed)) = lock::take(&place.dir, &place.name, &opening.user, waiting)?
+        else {
             return Ok(None);
         };
         let Some((own, identity)) = session(&file, opening) else {
             return Ok(None);
         };
-        let known = past::key(&file, &opening.user).filter(|_| !opening.afresh);
+        let known = past::key(&file, &opening.user);
         let past = known.map(|key| (Past::read(&file, &key, &own, waiting.before), key));
+        let is_certain = match &past {
+            Some((past, _)) => past.is_certain(),
+            // It lost its records, and the data that they were about too.
+            None => !opening.is_user_lasting,
+        };
+        let lost_since = (existed && !is_certain).then(|| born(&file));
         let (past, key) = past
+            .filter(|_| !opening.afresh)
             .filter(|(past, _)| {
                 let is_cut_alike = |last: JournalSession| last.chunk_size == opening.chunk_size;
                 let is_own = past.owner == Some(opening.owner) && opening.owner != Hash::default();
@@ -192,6 +211,7 @@ impl Journal {
             is_useful: AtomicBool::new(!past.finished.is_empty() || !past.begun.is_empty()),
             past: Mutex::new(past),
             broken: AtomicBool::new(false),
+            lost_since,
             place,
             file,
             identity,
@@ -214,9 +234,13 @@ impl Journal {
         owner: Hash,
     ) -> Option<Journal> {
         let cut = self.cut(header);
-        let records =
-            [RecordBody::Session(own), RecordBody::Owner(owner)].map(|body| body.encode(&self.key));
-        self.append(records.as_flattened());
+        // Without the earlier records, a later session needs this one.
+        let doubt = self.lost_since.filter(|_| header.is_some());
+        let doubt = doubt.map(|_| RecordBody::Doubted);
+        let bodies = [RecordBody::Session(own), RecordBody::Owner(owner)];
+        let bodies = bodies.into_iter().chain(doubt);
+        let records = bodies.flat_map(|body| body.encode(&self.key));
+        self.append(&records.collect::<Vec<u8>>());
         if cut.is_err() || self.broken.load(Relaxed) {
             // A file that cannot be written may not be removable either; the user need not know.
             let _ = self.remove();
@@ -411,6 +435,19 @@ impl Journal {
         });
     }
 
+    /// True if data that earlier sessions wrote may be lost: the machine has stopped since, the file
+    /// system was mounted again, or a write failed.
+    pub fn may_have_lost_any(&self) -> bool {
+        self.lost_since.is_some()
+    }
+
+    /// True if that may be data of a file whose status changed last at this time. Then its size and
+    /// time of modification do not show that its content is on the disk.
+    pub fn may_have_lost(&self, changed: Timestamp) -> bool {
+        let reaches = |since: Timestamp| changed.s.saturating_add(TIME_STEP_S) >= since.s;
+        self.lost_since.is_some_and(reaches)
+    }
+
     /// True if earlier sessions have begun or finished the file with this path.
     pub fn knows(&self, path: &Hash) -> bool {
         let past = self.past.lock();
@@ -496,6 +533,18 @@ fn session(file: &File, opening: &Opening) -> Option<(JournalSession, (u64, u64)
         chunk_size: opening.chunk_size,
     };
     Some((session, (stat.st_dev, stat.st_ino)))
+}
+
+/// When the journal was made; before all files if the file system does not keep that.
+fn born(file: &File) -> Timestamp {
+    let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    let told = told
+        .ok()
+        .filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
+    let (s, ns) = told.map_or((i64::MIN, 0), |told| {
+        (told.stx_btime.tv_sec, told.stx_btime.tv_nsec)
+    });
+    Timestamp { s, ns }
 }
 
 /// Random bytes, or zeros if the system has none yet. Two journals with the same key do no harm:

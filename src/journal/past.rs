@@ -61,6 +61,9 @@ pub(super) struct Past {
     pub since_mount: u64,
     /// From this record on, everything satisfies [`Trust::OfRun`].
     pub since_run: u64,
+    /// The machine has stopped or the file system was mounted again since some session, or a session
+    /// knows of a lost write or of damage.
+    has_doubt: bool,
     pub last: Option<JournalSession>,
     /// The owner of the sessions, if all have the same one.
     pub owner: Option<Hash>,
@@ -112,6 +115,7 @@ impl Past {
                     true => self.since_run.min(index),
                     false => u64::MAX,
                 };
+                self.has_doubt |= !session.may_be_of_mount(own);
                 self.last = Some(session);
             }
             RecordBody::Owner(owner) => {
@@ -119,7 +123,10 @@ impl Past {
                 let is_same = self.owners == 1 || self.owner == Some(owner);
                 self.owner = is_same.then_some(owner);
             }
-            RecordBody::Doubted => (self.since_mount, self.since_run) = (u64::MAX, u64::MAX),
+            RecordBody::Doubted => {
+                (self.since_mount, self.since_run) = (u64::MAX, u64::MAX);
+                self.has_doubt = true;
+            }
             RecordBody::File(number, file) => {
                 self.next = self.next.max(number.saturating_add(1));
                 let begun = UnfinishedFile {
@@ -176,6 +183,11 @@ impl Past {
                 }
             }
         }
+    }
+
+    /// True if no data of earlier sessions is known to be lost, or may be.
+    pub(super) fn is_certain(&self) -> bool {
+        self.last.is_some() && !self.has_doubt
     }
 
     /// How far everything from the record `first` on may be trusted without reading it. `is_here`

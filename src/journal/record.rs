@@ -72,6 +72,13 @@ impl JournalSession {
         let place = |of: &JournalSession| (of.boot_id, of.dev, of.mount);
         self.boot_id != [0; 16] && self.mount != 0 && place(self) == place(other)
     }
+
+    /// The same as far as the kernel tells mounts apart.
+    pub fn may_be_of_mount(&self, other: &JournalSession) -> bool {
+        let place = |of: &JournalSession| (of.boot_id, of.dev);
+        let is_mount = [self.mount, other.mount].contains(&0) || self.mount == other.mount;
+        self.boot_id != [0; 16] && is_mount && place(self) == place(other)
+    }
 }
 
 /// A big file that was begun.

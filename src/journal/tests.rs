@@ -12,8 +12,9 @@ use crate::manifest::{Inode, Timestamp};
 
 const C: u64 = 1 << 20;
 const USER: JournalUserKey = [5; 32];
-/// Records in a journal without any work: header, session and owner.
-const EMPTY: usize = 3;
+/// Records in a journal that replaces an unreadable one: header, session, owner, and doubt about what
+/// the unreadable one was for.
+const REPLACED: usize = 4;
 
 fn place(dir: &Path) -> JournalPlace {
     let dir = Dir::root(dir, &Arc::new(Handles::default())).unwrap();
@@ -27,6 +28,7 @@ fn path(dir: &Path) -> PathBuf {
 fn opening(session: u8) -> Opening {
     Opening {
         user: USER,
+        is_user_lasting: true,
         session: [session; 16],
         owner: [9; 16],
         roots: [7; 16],
@@ -157,7 +159,7 @@ fn a_journal_cut_or_bent_anywhere_is_read_up_to_there() {
             let kept = std::fs::metadata(path(temp.path())).unwrap().len() as usize / LEN;
             // Damage in the header or first session replaces the journal. Otherwise it gains a
             // session.
-            let expected = if at < 2 * LEN { EMPTY } else { at / LEN + 2 };
+            let expected = if at < 2 * LEN { REPLACED } else { at / LEN + 2 };
             assert_eq!(kept, expected, "at {at} of {records} records");
             let begun = journal.take_begun(&[1; 16]);
             assert_eq!(begun.is_some(), at >= 4 * LEN, "at {at}");
@@ -195,7 +197,7 @@ fn a_foreign_journal_is_replaced_and_what_is_not_ours_is_left_alone() {
         drop(journal);
         assert_eq!(
             std::fs::metadata(path(temp.path())).unwrap().len(),
-            (EMPTY * LEN) as u64
+            (REPLACED * LEN) as u64
         );
     }
     std::fs::remove_file(path(temp.path())).unwrap();
@@ -275,6 +277,55 @@ fn nothing_is_trusted_after_a_reboot_a_mount_a_lost_write_or_damage() {
         let last = open(temp.path());
         let begun = last.take_begun(&[6; 16]).unwrap();
         assert_eq!(last.trusts(&begun), tells);
+    }
+}
+
+#[test]
+fn size_and_time_show_nothing_after_a_reboot_a_lost_write_or_the_loss_of_the_journal() {
+    let changes: [fn(&Path); 5] = [
+        |_| {},
+        |dir| since(dir, |session| session.boot_id = [0xee; 16]),
+        |dir| open(dir).doubted(),
+        |dir| std::fs::write(path(dir), b"").unwrap(),
+        |dir| {
+            let file = File::options().write(true).open(path(dir)).unwrap();
+            file.set_len(LEN as u64).unwrap();
+        },
+    ];
+    let afresh = Opening {
+        afresh: true,
+        ..opening(2)
+    };
+    for (nth, change) in changes.into_iter().enumerate() {
+        let temp = tempfile::tempdir().unwrap();
+        let first = open(temp.path());
+        let now = born(&first.file);
+        assert!(!first.may_have_lost_any(), "nothing was written before");
+        fill(&first);
+        drop(first);
+        change(temp.path());
+        let is_lost = nth > 0;
+        // The second session discards the records, but not the doubt.
+        for opening in [opening(2), afresh, opening(2)] {
+            let journal = try_open(temp.path(), &opening, &[]).unwrap().unwrap();
+            assert_eq!(journal.may_have_lost_any(), is_lost, "change {nth}");
+            assert_eq!(journal.may_have_lost(now), is_lost, "change {nth}");
+            let earlier = Timestamp {
+                s: now.s.saturating_sub(60),
+                ns: 0,
+            };
+            // Some file systems do not tell when a file was made.
+            let is_known = now.s != i64::MIN;
+            assert_eq!(journal.may_have_lost(earlier), is_lost && !is_known);
+        }
+        // Without a lasting secret no session can read the journal of another.
+        let stranger = Opening {
+            user: [6; 32],
+            is_user_lasting: false,
+            ..opening(3)
+        };
+        let journal = try_open(temp.path(), &stranger, &[]).unwrap().unwrap();
+        assert!(!journal.may_have_lost_any());
     }
 }
 

@@ -49,6 +49,7 @@ fn read_back(written: &[u8], paths: &[Hash]) {
         user: [6; 32],
         owner: [0; 16],
         own_only: false,
+        is_user_lasting: true,
         session: [1; 16],
         roots: [2; 16],
         chunk_size: 1 << 20,

@@ -118,7 +118,9 @@ impl CopyJournal {
         let Some(journal) = self.get() else {
             return;
         };
-        if !journal.is_useful() || !is_kept {
+        // One that tells of lost data is needed by the next run.
+        let is_useful = journal.is_useful() || journal.may_have_lost_any();
+        if !is_useful || !is_kept {
             self.remove(journal);
         } else if !user_key().is_kept {
             let line = "fastcp: this copy cannot be resumed: the receiving host has no writable \

@@ -212,8 +212,15 @@ impl Entries {
         let lists = context.digests.is_some() || context.options.digests;
         match dest::standing(slot, entry, &self.rules)? {
             Standing::Unchanged(_) if lists => Ok(Standing::Copied),
+            // An interrupted run may have written it. The journal decides, or it is compared.
+            Standing::Unchanged(found) if self.may_be_lost(&found) => Ok(Standing::Copied),
             standing => Ok(standing),
         }
+    }
+
+    fn may_be_lost(&self, found: &UnchangedFile) -> bool {
+        self.journal()
+            .is_some_and(|journal| journal.may_have_lost(found.changed_at()))
     }
 
     /// Corrects the metadata of an unchanged file, and reports what changes.

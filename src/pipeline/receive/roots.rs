@@ -364,11 +364,12 @@ impl DestinationResolver<'_> {
         let context = self.context();
         let lists = context.digests.is_some() || context.options.digests;
         let rules = &self.entries.rules;
-        // What an earlier session has begun of a file is removed when the file is asked about.
+        // What an earlier session has begun of a file is removed when the file is asked about. Sums
+        // show no data that was lost.
         let has_begun = self
             .entries
             .journal()
-            .is_some_and(|journal| journal.begun_bytes() > 0);
+            .is_some_and(|journal| journal.begun_bytes() > 0 || journal.may_have_lost_any());
         let is_blind = rules.blind && !rules.snapshot;
         rules.update.sums_up() && !is_blind && !rules.fsync && !lists && !has_begun
     }
@@ -384,6 +385,7 @@ impl DestinationResolver<'_> {
         let owner = destination.sessions.owner;
         let opening = Opening {
             user: user_key().bytes,
+            is_user_lasting: user_key().is_kept,
             session: destination.sessions.own,
             owner,
             roots: hash_of(roots, &context.options.maps),

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use crate::support::{journals, *};
 
 ways! { local_pull, here =>
     any_damage_to_a_partial_is_found_and_sent_again,
+    what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right,
     a_finished_file_of_a_tree_that_was_damaged_is_sent_again,
 }
 
@@ -221,6 +222,55 @@ fn a_finished_file_of_a_tree_that_was_damaged_is_sent_again(case: &Case) {
         assert_same(case.src.path(name), into.path(name), Also::Nothing);
     }
     assert_eq!(into.names(), ["a", "g", "h"]);
+}
+
+/// A file system may keep the size and time of a new file and lose its content.
+fn what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right(case: &Case) {
+    let tree = case.src.dir("a");
+    for number in 0..50 {
+        tree.file(format!("d/{number:03}"), noise(number, 9_000));
+    }
+    for name in ["e", "f", "g"] {
+        tree.file(name, noise(7, 8 * MIB));
+    }
+    let into = case.dst.dir("b");
+    // It was there before the copy.
+    let former = into.file("a/d/000", noise(0, 9_000));
+    let times = std::fs::metadata(tree.path("d/000")).expect("it is there");
+    let times = std::fs::FileTimes::new().set_modified(times.modified().expect("a time"));
+    let file = File::options().write(true).open(&former).expect("open");
+    file.set_times(times).expect("set times");
+    aged();
+    let copy = |flags: &[&str]| {
+        let run = case.fastcp().args(flags).arg("-a");
+        run.args([case.src("a"), case.dst("b")])
+    };
+    let placed = |name: &&str| into.has(&format!("a/{name}"));
+    let run = copy(&SLOW).start();
+    let big = until("some are finished and some are not", || {
+        let big: Vec<_> = ["e", "f", "g"].into_iter().filter(placed).collect();
+        (1..3).contains(&big.len()).then_some(big)
+    });
+    kill_receiver(case, run);
+    journals::age_by_a_boot(&into.journals().pop().expect("a journal"));
+    let names = into.dir("a/d").names();
+    let small = names
+        .iter()
+        .filter(|name| !name.starts_with('.') && *name != "000");
+    let small: Vec<_> = small.map(|name| format!("a/d/{name}")).collect();
+    let big = big.into_iter().map(|name| format!("a/{name}"));
+    for name in small.into_iter().take(2).chain(big) {
+        damage(&into.path(&name));
+    }
+    let inode = std::fs::metadata(&former).expect("it is there").ino();
+    copy(&["--compress", "none"]).run().succeeds();
+    assert_same(&tree.0, into.path("a"), Also::ModesAndTimes);
+    assert_eq!(into.names(), ["a"]);
+    // It was not replaced.
+    assert_eq!(
+        std::fs::metadata(&former).expect("it is there").ino(),
+        inode
+    );
 }
 
 /// Damages a file as a faulty disk does: the times stay. Returns the file's size in bytes.
