@@ -63,6 +63,7 @@ mod shared_inodes;
 mod sink_spec;
 mod slot;
 mod small;
+mod snapshot_marks;
 mod snapshots;
 mod space;
 mod special;
@@ -112,6 +113,10 @@ pub use self::reorder::{Put, Reorder};
 pub use self::room::{Obstacle, obstacle};
 pub use self::shared_inodes::{SharedInodes, stays_in_place};
 pub use self::sink_spec::SinkSpec;
+pub use self::snapshot_marks::{closed, holds_snapshots};
+pub use self::snapshots::{
+    SnapshotRun, SnapshotStore, has_no_entries, refuse_in_snapshots, remove_others, remove_tree,
+};
 pub use self::special::place_special;
 pub use self::unchanged::{Standing, UnchangedFile, correct, has_owner_and_attributes, standing};
 pub use self::write_test::{WriteTest, try_writing};
@@ -126,10 +131,6 @@ pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, stored_user_key, user_key};
 pub use slot::EntrySlot;
 pub use small::place_small;
-pub use snapshots::{
-    SnapshotRun, SnapshotStore, closed, has_no_entries, holds_snapshots, refuse_in_snapshots,
-    remove_others, remove_tree,
-};
 pub use space::{NeededSpace, check_free_space, check_space_of_each};
 
 /// Options and restrictions for every entry that lands here, from the user and the ssh key.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rustix::fs::{AtFlags, FileType, StatxAttributes, StatxFlags, statx, unlinkat};
 use rustix::io::Errno;
 
-use super::{BackupPart, Directory, EntrySlot, Rules, is_own_name};
+use super::{BackupPart, Directory, EntrySlot, Rules, closed, holds_snapshots, is_own_name};
 use crate::dir::DirReader;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
@@ -178,7 +178,7 @@ impl Remover<'_> {
         let identity = (stat.st_dev, stat.st_ino);
         if file_type(&stat) == FileType::Directory {
             self.check_directory(slot, identity)?;
-            return enter_to_delete(slot, self.only_looks).map(Removal::Directory);
+            return self.enter(slot).map(Removal::Directory);
         }
         if self.protected.contains(&identity) {
             return Err(slot.refused("is not deleted: it is the source"));
@@ -234,7 +234,18 @@ impl Remover<'_> {
             return Err(slot.unreadable(Errno::NOENT));
         };
         self.check_directory(slot, (stat.st_dev, stat.st_ino))?;
-        enter_to_delete(slot, self.only_looks)
+        self.enter(slot)
+    }
+
+    /// # Errors
+    /// `Kind::Refused` for a directory of snapshots that the key may not change.
+    fn enter(&self, slot: &EntrySlot) -> Result<Directory> {
+        let directory = enter_to_delete(slot, self.only_looks)?;
+        let is_closed = self.rules.closed && !self.rules.snapshot;
+        match is_closed && holds_snapshots(directory.dir()) {
+            true => Err(closed(directory.dir())),
+            false => Ok(directory),
+        }
     }
 
     /// Removes a directory whose entries were handled.
@@ -362,13 +373,14 @@ mod tests {
         only_counts: bool,
         root: &std::path::Path,
         name: &str,
+        rules: &Rules,
     ) -> (Vec<String>, Vec<String>) {
         let (mut paths, mut errors) = (Vec::new(), Vec::new());
         let slot = slot(root, name);
         let mut remover = Remover {
             only_counts,
             only_looks: false,
-            rules: &rules(),
+            rules,
             protected: &HashSet::new(),
             is_ending: &|| false,
             may_remove: &|| true,
@@ -403,10 +415,35 @@ mod tests {
             "t/a/link",
         ];
         for only_counts in [true, false] {
-            let (paths, errors) = removed(only_counts, temp.path(), "t");
+            let (paths, errors) = removed(only_counts, temp.path(), "t", &rules());
             assert_eq!((paths, errors.len()), (all.map(str::to_owned).to_vec(), 0));
             assert_eq!(path("t").exists(), only_counts);
         }
         assert!(path("kept/f").exists());
+    }
+
+    /// A key that may delete, but replaces no files.
+    #[test]
+    fn snapshots_in_a_tree_stay_if_they_are_closed_to_the_key() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = |name: &str| temp.path().join(name);
+        std::fs::create_dir_all(path("t/web/.fastcp-snapshots")).unwrap();
+        std::fs::create_dir_all(path("t/web/2026-11-22T020000Z")).unwrap();
+        std::fs::create_dir_all(path("t/other")).unwrap();
+        std::fs::write(path("t/web/2026-11-22T020000Z/f"), b"x").unwrap();
+        std::fs::set_permissions(path("t/web"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        let closed = Rules {
+            closed: true,
+            ..rules()
+        };
+        for only_counts in [true, false] {
+            let (paths, errors) = removed(only_counts, temp.path(), "t", &closed);
+            assert_eq!(paths, ["t/other/"]);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains("holds snapshots"), "{errors:?}");
+        }
+        assert!(path("t/web/2026-11-22T020000Z/f").exists());
+        let (paths, _) = removed(false, temp.path(), "t", &rules());
+        assert_eq!(paths.len(), 5);
     }
 }

@@ -39,6 +39,7 @@ use super::directory::unlock;
 use super::equal_names::Spellings;
 use super::own_names::is_in_use;
 use super::resolve::make_directory;
+use super::snapshot_marks::{STATE, closed, holds_snapshots, is_state, refused};
 use super::temporary::same_file;
 use super::user_path::FoundPath;
 use super::{EntrySlot, Remover, Rules, Spec, mkpath, sync_directory};
@@ -48,7 +49,6 @@ use crate::manifest::{Name, Timestamp, file_type};
 use crate::snapshot::{LATEST, Retention, SnapshotName};
 use crate::units::printable;
 
-const STATE: &str = ".fastcp-snapshots";
 const PARTIAL: &str = ".fastcp-snapshot-partial";
 const REMOVING: &str = ".fastcp-removing-";
 const NEW_LATEST: &str = ".fastcp-latest";
@@ -508,18 +508,6 @@ pub fn remove_tree(
     }
 }
 
-/// True if the directory holds snapshots.
-pub fn holds_snapshots(dir: &Arc<Dir>) -> bool {
-    dir.stat(STATE.as_ref()).is_ok_and(|stat| is_state(&stat))
-}
-
-/// True for a directory with marks that this user or root has made. Another user's closes nothing:
-/// anybody may make one in `/tmp`.
-fn is_state(stat: &Stat) -> bool {
-    let owners = [rustix::process::geteuid().as_raw(), 0];
-    file_type(stat) == FileType::Directory && owners.contains(&stat.st_uid)
-}
-
 /// Refuses a place in a directory that holds snapshots, before anything is made there.
 ///
 /// # Errors
@@ -530,12 +518,6 @@ pub fn refuse_in_snapshots(spec: &Spec, handles: &Arc<Handles>) -> Result<()> {
         Some(dir) if is_within(&dir, false) => Err(closed(&dir)),
         _ => Ok(()),
     }
-}
-
-/// The error for a directory with snapshots that a key may not change.
-pub fn closed(dir: &Arc<Dir>) -> Error {
-    let message = "holds snapshots, and this key may only add one with --snapshot";
-    refused(dir, message)
 }
 
 const NO_DIRECTORY: &str = "is not a directory, and snapshots go into one";
@@ -981,10 +963,6 @@ fn is_missing(cause: &io::Error) -> bool {
 
 fn failed(dir: &Arc<Dir>, what: &str, cause: io::Error) -> Error {
     Error::io(Kind::Write, Side::Dest, dir.path(), what, cause)
-}
-
-fn refused(dir: &Arc<Dir>, message: &str) -> Error {
-    Error::new(Kind::Refused, Side::Dest, message).at(dir.path())
 }
 
 fn usage(path: &Path, message: &str) -> Error {

@@ -152,6 +152,16 @@ fn a_key_that_only_adds_makes_snapshots_and_changes_none(case: &Case) {
     let web1 = Dir(case.dst.path("web1"));
     assert_eq!(web1.names().len(), 4, "{:?}", web1.names());
     assert_eq!(case.dst.names(), ["other", "web1"]);
+    // What only the destination has goes, but no snapshot.
+    let deletes = "--no-overwrite --allow-delete --allow-snapshot";
+    force(case, &format!("--confine '{dir}' {deletes}"));
+    let new = case.scratch.file("new/file", "new");
+    let new = format!("{}/", new.parent().expect("it has one").display());
+    let done = copy(case, &["-a", "--delete"], &new, "far:");
+    done.exits(11).says("holds snapshots");
+    assert_eq!(case.dst.names(), ["file", "web1"]);
+    let kept = before.differences(&Tree::read(&first.0), Also::ModesAndTimes);
+    assert!(kept.is_empty() && web1.names().len() == 4, "{kept:?}");
 
     force(case, &format!("{adds} --allow-snapshot --allow-thinning"));
     snapshot(&["--keep", "1d"]).succeeds();
