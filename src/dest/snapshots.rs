@@ -105,6 +105,8 @@ pub struct SnapshotStore {
     _directory: OwnedFd,
     latest: Option<(SnapshotName, Arc<Dir>)>,
     partial: Arc<Dir>,
+    /// Its handle, which is older than all data of this run, and stays open.
+    partial_handle: Arc<OwnedFd>,
     /// This run has made the directory with the marks.
     made_state: bool,
     is_new: bool,
@@ -178,6 +180,9 @@ impl SnapshotStore {
             // Data written before the machine stopped may not be on the disk.
             false => !boot.is_empty() && read_text(&state, BOOT) == boot,
         };
+        let partial_handle = partial.handle();
+        let partial_handle = partial_handle
+            .map_err(|cause| failed(&container, "cannot open .fastcp-snapshot-partial", cause))?;
         Ok(SnapshotStore {
             container,
             state,
@@ -185,6 +190,7 @@ impl SnapshotStore {
             _directory: directory,
             latest,
             partial,
+            partial_handle,
             made_state,
             is_new,
             is_certain,
@@ -283,15 +289,15 @@ impl SnapshotStore {
     /// # Errors
     /// Of the file system. `latest` is then as it was, or leads to the new snapshot.
     ///
-    /// `sync` writes the file system to the disk, which may take long.
+    /// `sync` writes the file system of a handle to the disk, which may take long. The kernel reports
+    /// through it the errors since it was opened, and the last one that it has reported to nobody.
     pub fn complete(
         &self,
         sync: impl FnOnce(&OwnedFd) -> io::Result<()>,
         is_ending: &dyn Fn() -> bool,
     ) -> Result<SnapshotName> {
         let failed = |what: &str, cause: io::Error| failed(&self.container, what, cause);
-        let synced = self.partial.handle().and_then(|dir| sync(&dir));
-        synced.map_err(|cause| {
+        sync(&self.partial_handle).map_err(|cause| {
             self.doubt();
             failed("cannot write the snapshot to the disk", cause)
         })?;
@@ -973,9 +979,42 @@ fn usage(path: &Path, message: &str) -> Error {
 mod tests {
     use std::cell::Cell;
 
+    use rustix::fs::{fcntl_getfl, fcntl_setfl};
+
     use super::super::temporary::Temporary;
-    use super::super::testing::{name, names, rules, slot};
+    use super::super::testing::{name, names, rules, slot, spec};
     use super::*;
+
+    /// A handle that is opened later is not told of an error that another process was told of.
+    #[test]
+    fn a_snapshot_is_synced_by_a_handle_from_before_its_first_byte() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join("other")).unwrap();
+        let handles = Arc::new(Handles::default());
+        let run = SnapshotRun {
+            session: [1; 16],
+            before: &[],
+            no_resume: false,
+            needs_empty: false,
+            thins: false,
+            is_ending: &|| false,
+        };
+        let spec = spec(temp.path(), "snapshots");
+        let store = SnapshotStore::open(&spec, &run, &rules(), &handles).unwrap();
+        // The mark of a handle that is open now.
+        let mark = OFlags::NONBLOCK;
+        fcntl_setfl(&*store.partial().handle().unwrap(), mark).unwrap();
+        // So many directories are open in a copy that others close their handles.
+        let above = Dir::root(temp.path(), &handles).unwrap();
+        let _others: Vec<_> = (0..1024)
+            .map(|_| above.child(&name("other")).unwrap())
+            .collect();
+        let sync = |dir: &OwnedFd| {
+            assert!(fcntl_getfl(dir).unwrap().contains(mark), "it is new");
+            Ok(())
+        };
+        store.complete(sync, &|| false).unwrap();
+    }
 
     #[test]
     fn a_partial_file_that_is_written_stays_and_the_removal_of_all_others_ends() {

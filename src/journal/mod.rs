@@ -49,6 +49,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -156,6 +157,8 @@ pub struct Opening {
 
 pub struct Journal {
     place: JournalPlace,
+    /// The directory of the journal, which stays open.
+    disk: Arc<OwnedFd>,
     file: File,
     /// Device and inode of the journal itself.
     identity: (u64, u64),
@@ -184,7 +187,8 @@ impl Journal {
         else {
             return Ok(None);
         };
-        let Some((own, identity)) = session(&file, opening) else {
+        let (Some((own, identity)), Ok(disk)) = (session(&file, opening), place.dir.handle())
+        else {
             return Ok(None);
         };
         let known = past::key(&file, &opening.user);
@@ -212,6 +216,7 @@ impl Journal {
             past: Mutex::new(past),
             broken: AtomicBool::new(false),
             lost_since,
+            disk,
             place,
             file,
             identity,
@@ -474,6 +479,12 @@ impl Journal {
 
     pub fn dir(&self) -> &Arc<Dir> {
         &self.place.dir
+    }
+
+    /// A handle of its file system that is older than all data of this session. It is not that of
+    /// the journal itself, which has the lock.
+    pub fn disk(&self) -> &OwnedFd {
+        &self.disk
     }
 
     pub fn name(&self) -> &OsStr {

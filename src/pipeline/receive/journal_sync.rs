@@ -129,11 +129,7 @@ impl JournalSync {
 /// If the disk did not take data that any process wrote to this file system.
 fn sync(journal: &Journal) -> io::Result<()> {
     let position = journal.position();
-    // A directory that cannot be opened again does not show that its files are damaged.
-    let Ok(dir) = journal.dir().handle() else {
-        return Ok(());
-    };
-    match syncfs_beside(&dir) {
+    match syncfs_beside(journal.disk()) {
         Some(Ok(())) => journal.synced(position),
         None | Some(Err(Errno::NOSYS)) => {}
         Some(Err(cause)) => return Err(cause.into()),
@@ -141,25 +137,25 @@ fn sync(journal: &Journal) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the file system of `dir` to the disk in a child process, so that this one can exit.
+/// Writes the file system of `handle` to the disk in a child process, so that this one can exit.
 ///
 /// # Errors
 /// If the disk did not take some data, or the sync did not end.
-pub(super) fn sync_beside(dir: &OwnedFd) -> io::Result<()> {
-    let synced = syncfs_beside(dir).unwrap_or(Err(Errno::INTR));
+pub(super) fn sync_beside(handle: &OwnedFd) -> io::Result<()> {
+    let synced = syncfs_beside(handle).unwrap_or(Err(Errno::INTR));
     Ok(synced?)
 }
 
-/// Syncs the file system of `dir` in a child process, which runs [`sync_stdin`]. None if a signal
+/// Syncs the file system of `handle` in a child process, which runs [`sync_stdin`]. None if a signal
 /// ended the child.
 ///
 /// A thread inside `syncfs` takes no signal, not even SIGKILL: this process could not exit before
-/// the disk is done.
-fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
-    let started = dir.try_clone().and_then(|dir| {
+/// the disk is done. It must have no handle that is locked, or the lock would outlive this process.
+fn syncfs_beside(handle: &OwnedFd) -> Option<rustix::io::Result<()>> {
+    let started = handle.try_clone().and_then(|handle| {
         Command::new("/proc/self/exe")
             .arg("--syncfs")
-            .stdin(dir)
+            .stdin(handle)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()
@@ -170,7 +166,7 @@ fn syncfs_beside(dir: &OwnedFd) -> Option<rustix::io::Result<()>> {
             errno => Some(Err(Errno::from_raw_os_error(errno))),
         },
         // There is no /proc, or no process can be started.
-        Err(_) => Some(rustix::fs::syncfs(dir)),
+        Err(_) => Some(rustix::fs::syncfs(handle)),
     }
 }
 
