@@ -12,7 +12,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, renameat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
@@ -152,10 +154,21 @@ impl Temporary {
         self.existing = *self.name() != usual_name(&self.slot);
     }
 
-    /// Leaves the file under its present name, for the user.
+    /// Leaves the file for the user; returns its name. Under the usual name, the next copy to this
+    /// place would take it for the file of a killed run, and remove it.
     pub(super) fn keep_for_user(&mut self) -> OsString {
         self.existing = false;
-        self.name()
+        let mut held = self.name.hold();
+        let new = random_name(&self.slot);
+        let found = self.slot.dir.stat(held.name());
+        // If it cannot be renamed, it keeps its name.
+        if found.is_ok_and(|found| same_file(&found, &self.stat))
+            && let Ok(dir) = self.slot.dir.handle()
+            && renameat(&*dir, held.name(), &*dir, &new).is_ok()
+        {
+            held.set(new);
+        }
+        held.name().to_owned()
     }
 
     pub(super) fn name(&self) -> OsString {
@@ -330,6 +343,18 @@ mod tests {
         assert_ne!(made.name(), usual_name(&slot));
         drop(made);
         assert_eq!(std::fs::read(&stale).unwrap(), b"a file of the user's");
+    }
+
+    #[test]
+    fn what_is_left_for_the_user_is_not_removed_by_the_next_copy() {
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "piped");
+        let mut made = Temporary::create(&slot).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&made.file, b"of a pipe", 0).unwrap();
+        let left = temp.path().join(made.keep_for_user());
+        drop(made);
+        drop(Temporary::create(&slot).unwrap());
+        assert_eq!(std::fs::read(left).unwrap(), b"of a pipe");
     }
 
     #[test]
