@@ -13,14 +13,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, renameat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, renameat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
 use super::{EntrySlot, hints};
 use crate::dir::is_ours;
 use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::file_type;
 
 /// Attempts to find a name; each may meet a file that another process has just made or removed.
 const TRIES: usize = 16;
@@ -250,7 +252,7 @@ fn remove_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
 fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     // Checked before the open, since opening a device or a FIFO has side effects.
     match slot.dir.stat(name) {
-        Ok(stat) if is_ours(&stat) => {}
+        Ok(stat) if may_be_left(&stat) => {}
         Ok(_) => return Ok(false),
         Err(cause) => return gone(slot, cause),
     }
@@ -262,13 +264,16 @@ fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     };
     match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::AGAIN) => return Err(Error::busy(slot.path())),
+        // Any user may have locked another file.
+        Err(Errno::AGAIN) if fstat(&fd).is_ok_and(|stat| is_ours(&stat)) => {
+            return Err(Error::busy(slot.path()));
+        }
         // Nothing shows whether its writer is at work.
         Err(_) => return Ok(false),
     }
     // Checked again under the lock: while the file has a link, the name still refers to it.
     let removed = match fstat(&fd) {
-        Ok(stat) if is_ours(&stat) => {
+        Ok(stat) if may_be_left(&stat) => {
             let dir = slot.dir.handle();
             match dir.and_then(|dir| Ok(unlinkat(&*dir, name, AtFlags::empty())?)) {
                 Ok(()) => Ok(true),
@@ -280,6 +285,14 @@ fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
     };
     unlock(&fd);
     removed
+}
+
+/// True for a file that a killed run may have left. Root gives a complete file its owner before its
+/// name.
+fn may_be_left(stat: &Stat) -> bool {
+    let is_given =
+        geteuid().is_root() && file_type(stat) == FileType::RegularFile && stat.st_nlink == 1;
+    is_given || is_ours(stat)
 }
 
 pub(super) fn same_file(one: &Stat, other: &Stat) -> bool {
@@ -355,6 +368,33 @@ mod tests {
         drop(made);
         drop(Temporary::create(&slot).unwrap());
         assert_eq!(std::fs::read(left).unwrap(), b"of a pipe");
+    }
+
+    #[test]
+    fn root_removes_a_stale_temporary_that_has_its_owner_already() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let slot = slot(temp.path(), "given");
+        let stale = temp.path().join(usual_name(&slot));
+        let leave = || {
+            let file = File::create(&stale).unwrap();
+            std::os::unix::fs::fchown(&file, Some(1234), Some(1234)).unwrap();
+            file
+        };
+        drop(leave());
+        let made = Temporary::create(&slot).unwrap();
+        assert_eq!(made.name(), usual_name(&slot));
+        drop(made);
+        assert_eq!(names(temp.path()), [""; 0]);
+        // The other user cannot hold up the copy.
+        let theirs = leave();
+        flock(&theirs, FlockOperation::LockExclusive).unwrap();
+        let made = Temporary::create(&slot).unwrap();
+        assert_ne!(made.name(), usual_name(&slot));
+        drop(made);
+        assert!(stale.exists());
     }
 
     #[test]
