@@ -22,19 +22,30 @@ const F_SETSIG: libc::c_int = 10;
 const LOOKS: u32 = 5;
 const LOOKS_APART: Duration = Duration::from_millis(20);
 
-/// Refuses a file that another process has open for writing, unless the user gave `--force`. The
-/// kernel shows this by refusing a lease on the file. It gives leases only to the file's owner and
-/// root, and some file systems have none: then the copy continues, since nobody can tell.
+/// Refuses a file that another process has open for writing, unless the user gave `--force`.
 pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
-    if rules.force || file_type(old) != FileType::RegularFile {
-        return Ok(());
+    if !rules.force && is_in_use(slot, old)? {
+        return Err(slot.refused(
+            "is open for writing in another process, which would continue to write to the old \
+             file (--force replaces it anyway)",
+        ));
+    }
+    Ok(())
+}
+
+/// True if another process has the file open for writing. The kernel shows this by refusing a lease
+/// on the file. It gives leases only to the file's owner and root, and some file systems have none:
+/// then the copy continues, since nobody can tell.
+pub(super) fn is_in_use(slot: &EntrySlot, old: &Stat) -> Result<bool> {
+    if file_type(old) != FileType::RegularFile {
+        return Ok(false);
     }
     // An entry may be called like an unfinished file: this process has the file open for writing
     // while it looks whether it is one.
     make_way(slot)?;
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let Ok(fd) = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty()) else {
-        return Ok(());
+        return Ok(false);
     };
     let is_file = fstat(&fd).is_ok_and(|stat| file_type(&stat) == FileType::RegularFile);
     let file = File::from(fd);
@@ -44,13 +55,7 @@ pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Resu
         }
         is_open_for_writing(&file)
     };
-    if is_file && (0..LOOKS).all(is_used) {
-        return Err(slot.refused(
-            "is open for writing in another process, which would continue to write to the old \
-             file (--force replaces it anyway)",
-        ));
-    }
-    Ok(())
+    Ok(is_file && (0..LOOKS).all(is_used))
 }
 
 fn is_open_for_writing(file: &File) -> bool {

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use super::basis::Basis;
 use super::device::Device;
-use super::in_use::refuse_in_use;
+use super::in_use::{is_in_use, refuse_in_use};
 use super::inplace::InPlace;
 use super::readback::Readback;
 use super::room::is_removed_first;
@@ -121,14 +121,19 @@ impl Partial {
         entry: &Arc<Entry>,
         rules: &Rules,
     ) -> Result<Option<(Partial, Basis)>> {
-        // With `--force` another process may go on writing to the existing file.
-        let makes = rules.inplace || rules.force || rules.drop_cache;
+        let makes = rules.inplace || rules.drop_cache;
         if slot.device.is_some() || makes && !rules.dry_run {
             return Ok(None);
         }
         // A dry run only reads it.
-        if !rules.dry_run && replaceable(slot, entry, rules)?.is_none() {
-            return Ok(None);
+        if !rules.dry_run {
+            let Some(old) = replaceable(slot, entry, rules)? else {
+                return Ok(None);
+            };
+            // With `--force` another process may go on writing to it.
+            if rules.force && is_in_use(slot, &old)? {
+                return Ok(None);
+            }
         }
         let opened = match EqualSoFar::open(slot, entry) {
             Err(error) if rules.dry_run => return Err(error),

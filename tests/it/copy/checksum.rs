@@ -132,6 +132,10 @@ fn a_file_of_the_same_content_is_not_written(case: &Case) {
     let after = status(&case.dst, "b");
     assert_eq!(before.0, after.0, "a new file was made");
     assert!(after.2 > before.2, "a copy has the time of its making");
+    // With `--force` too, as long as no other process writes to the file.
+    case.copy(&["--no-whole-file", "--force"], "a", "b")
+        .succeeds();
+    assert_eq!(case.dst.meta("b").ino(), before.0, "a new file was made");
     // Another name of the file keeps its time, and so does a file whose content decides.
     set("b");
     case.dst.hard_link("c", "b");
