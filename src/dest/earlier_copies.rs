@@ -40,6 +40,7 @@ impl EarlierEntry {
         entry: &Entry,
         rules: &Rules,
         is_ending: &dyn Fn() -> bool,
+        make_room: &dyn Fn() -> Result<()>,
     ) -> Result<Option<ExistingEntry>> {
         let Some(from) = self.open() else {
             return Ok(None);
@@ -51,6 +52,7 @@ impl EarlierEntry {
         if copied != Some(entry.size) || is_ending() || !self.is_as_found(&from) {
             return Ok(None);
         }
+        make_room()?;
         let stat = commit::commit(temporary, entry, rules)?;
         Ok(Some(ExistingEntry::of(&stat)))
     }
@@ -242,7 +244,9 @@ mod tests {
         entry.mode = 0o600;
         let found = place.find(&entry, &rules).expect("the earlier file");
         assert!(!found.is_equal());
-        let copied = found.copy_to(&new, &entry, &rules, &|| false).unwrap();
+        let copied = found
+            .copy_to(&new, &entry, &rules, &|| false, &|| Ok(()))
+            .unwrap();
         assert!(copied.is_some());
         assert_ne!(meta("old/f").ino(), meta("new/f").ino());
         assert_eq!(meta("new/f").mode() & 0o777, 0o600);

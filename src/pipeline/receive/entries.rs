@@ -197,6 +197,39 @@ impl Entries {
         self.reused.find(&self.earlier_place(entry)?, entry)
     }
 
+    /// Makes `slot` a hard link to an entry of an earlier copy, in the place of an entry of another
+    /// kind too (`--delete`). None if it has to be copied or sent.
+    ///
+    /// # Errors
+    /// Of the file system, at the new place.
+    pub(super) fn link_earlier(
+        &self,
+        slot: &EntrySlot,
+        entry: &Entry,
+        found: &EarlierEntry,
+    ) -> Result<Option<ExistingEntry>> {
+        if !self.reused.is_linked(found) {
+            return Ok(None);
+        }
+        self.make_room(slot, entry)?;
+        self.reused.link(slot, entry, found)
+    }
+
+    /// The same with a copy of a file. None if it has to be sent.
+    ///
+    /// # Errors
+    /// Of the file system, at the new place.
+    pub(super) fn copy_earlier(
+        &self,
+        file: &IncomingFile,
+        found: &EarlierEntry,
+    ) -> Result<Option<ExistingEntry>> {
+        let (slot, entry) = (&file.slot, &file.entry);
+        self.check_room(slot, entry)?;
+        let make_room = || self.make_room(slot, entry);
+        self.reused.copy(file, found, &self.report, &make_room)
+    }
+
     /// What happens to a file, given what exists in its place. With a list of digests the content of
     /// unchanged files must be read, so they are copied.
     pub fn standing(&self, slot: &EntrySlot, entry: &Entry) -> Result<Standing> {

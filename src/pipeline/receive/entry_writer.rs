@@ -360,9 +360,8 @@ impl EntryWriter<'_> {
         let Some(found) = entries.find_earlier(&file.entry) else {
             return self.receiver.resume.resume_small(file);
         };
-        let linked = entries.reused.link(&file.slot, &file.entry, &found);
-        let reused = match linked {
-            Ok(None) => entries.reused.copy(&file, &found, &entries.report),
+        let reused = match entries.link_earlier(&file.slot, &file.entry, &found) {
+            Ok(None) => entries.copy_earlier(&file, &found),
             linked => linked,
         };
         match reused {
@@ -452,14 +451,14 @@ impl EntryWriter<'_> {
                 let earlier = self.entries().find_earlier(&entry);
                 match &earlier {
                     Some(_) if self.is_dry() => {
-                        self.entries().acknowledge(entry.id, entry.parent);
+                        self.would_link(&entry, &slot, listed.as_ref());
                         return None;
                     }
                     None if self.is_dry() => {
                         self.would_place(&entry, &slot, listed.as_ref());
                         return None;
                     }
-                    Some(found) => match self.entries().reused.link(&slot, &entry, found) {
+                    Some(found) => match self.entries().link_earlier(&slot, &entry, found) {
                         Ok(None) => {}
                         linked => {
                             self.link_placed(&entry, linked.map(|_| None));
@@ -610,11 +609,10 @@ impl EntryWriter<'_> {
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         }
         let earlier = self.entries().find_earlier(&file.entry);
-        if earlier.is_some() && self.is_dry() {
-            return self.would_reuse(&file.entry, file.listed.as_ref());
-        }
-        if let Some(found) = earlier {
-            return self.reuse_big(file, &found);
+        match earlier {
+            Some(found) if self.is_dry() => return self.would_reuse(&file, &found),
+            Some(found) => return self.reuse_big(file, &found),
+            None => {}
         }
         if self.is_dry() {
             return match self.files().checks(&file.entry) {
@@ -650,7 +648,7 @@ impl EntryWriter<'_> {
     /// Links a big file to that of an earlier copy, or has a worker copy it from there.
     fn reuse_big(&self, file: IncomingFile, found: &EarlierEntry) -> Option<Want> {
         let (id, parent) = (file.entry.id, file.entry.parent);
-        match self.entries().reused.link(&file.slot, &file.entry, found) {
+        match self.entries().link_earlier(&file.slot, &file.entry, found) {
             Ok(Some(existing)) => {
                 self.receiver.resume.drop_begun(&file);
                 self.answer(id, WantKind::Unchanged);

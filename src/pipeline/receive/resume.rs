@@ -110,7 +110,7 @@ impl Resume {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let entries = self.entries();
         let earlier = entries.find_earlier(&file.entry);
-        let copied = earlier.map(|found| entries.reused.copy(&file, &found, &entries.report));
+        let copied = earlier.map(|found| entries.copy_earlier(&file, &found));
         let resumed = match copied.transpose().map(Option::flatten) {
             Ok(Some(existing)) => {
                 self.drop_begun(&file);

@@ -43,7 +43,12 @@ impl ReusedEntries {
     pub(super) fn find(&self, place: &EarlierPlace, entry: &Entry) -> Option<EarlierEntry> {
         let found = place.find(entry, &self.rules)?;
         let is_file = entry.kind == EntryKind::File;
-        (is_file || self.rules.earlier == Some(Reuse::Link) && found.is_equal()).then_some(found)
+        (is_file || self.is_linked(&found)).then_some(found)
+    }
+
+    /// True if the new entry becomes a link to this one, and no copy of it.
+    pub(super) fn is_linked(&self, found: &EarlierEntry) -> bool {
+        self.rules.earlier == Some(Reuse::Link) && found.is_equal()
     }
 
     /// Makes `slot` a hard link to an entry of an earlier copy. None if it has to be copied or sent.
@@ -56,8 +61,7 @@ impl ReusedEntries {
         entry: &Entry,
         found: &EarlierEntry,
     ) -> Result<Option<ExistingEntry>> {
-        let is_link = self.rules.earlier == Some(Reuse::Link) && found.is_equal();
-        if !is_link || !self.may_link(slot, entry)? {
+        if !self.is_linked(found) || !self.may_link(slot, entry)? {
             return Ok(None);
         }
         let linked = found.link_to(slot, &self.rules)?;
@@ -89,7 +93,8 @@ impl ReusedEntries {
         }
     }
 
-    /// Copies a file of an earlier copy to its new place. None if it has to be sent.
+    /// Copies a file of an earlier copy to its new place. Calls `make_room` just before the copy gets
+    /// its name. None if it has to be sent.
     ///
     /// # Errors
     /// Of the file system, at the new place.
@@ -98,6 +103,7 @@ impl ReusedEntries {
         file: &IncomingFile,
         found: &EarlierEntry,
         report: &Report,
+        make_room: &dyn Fn() -> Result<()>,
     ) -> Result<Option<ExistingEntry>> {
         let IncomingFile {
             entry,
@@ -112,9 +118,9 @@ impl ReusedEntries {
         let itemizer = &report.itemizer;
         let item = itemizer.change_of_new(ItemAction::Made, entry, listed.as_ref());
         let is_ending = || report.context.is_ending();
-        let copied = found.copy_to(slot, entry, &self.rules, &is_ending)?;
+        let copied = found.copy_to(slot, entry, &self.rules, &is_ending, make_room)?;
         if copied.is_some() {
-            if self.rules.earlier == Some(Reuse::Link) && found.is_equal() {
+            if self.is_linked(found) {
                 self.copied.fetch_add(1, Relaxed);
             }
             if let Some(item) = item {

@@ -12,6 +12,10 @@ use rustix::fs::{CWD, Mode};
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
+ways! { local_pull =>
+    files_that_are_copied_from_an_earlier_copy_are_listed,
+}
+
 ways! { pull, between =>
     a_dry_run_changes_nothing_and_lists_what_the_copy_then_does,
 }
@@ -209,6 +213,34 @@ fn a_dry_run_deletes_nothing_and_obeys_max_delete(case: &Case) {
     let flags = ["-nqa", "--delete", "--itemize-changes"];
     let told = case.copy(&flags, "tree/", "tree");
     assert!(told.succeeds().stdout_text().contains("*deleting   x\n"));
+}
+
+fn files_that_are_copied_from_an_earlier_copy_are_listed(case: &Case) {
+    let tree = case.src.dir("tree");
+    for (path, size) in [("same", 100), ("small", 100), ("big", MIB)] {
+        tree.file(path, noise(size as u64, size));
+    }
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    let old = Dir(case.dst.path("old"));
+    for path in ["small", "big"] {
+        old.mode(path, 0o600);
+    }
+    for (flag, new) in [
+        ("--link-dest=../old", "linked"),
+        ("--copy-dest=../old", "copied"),
+    ] {
+        // First the destination is missing, then it is empty.
+        for _ in 0..2 {
+            let planned = both(case, &["-a", flag], "tree/", new);
+            for path in ["small", "big"] {
+                let line = format!("cf+++++++++ {path}");
+                assert!(planned.contains(&line), "{flag}: {planned:?}");
+            }
+            for path in ["same", "small", "big"] {
+                fs::remove_file(case.dst.path(new).join(path)).expect("remove it");
+            }
+        }
+    }
 }
 
 fn existing_files_that_stay_are_not_listed(case: &Case) {

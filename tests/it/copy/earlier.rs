@@ -13,6 +13,7 @@ ways! { local_push =>
     files_are_copied_where_a_link_would_change_the_earlier_copy,
     only_what_differs_of_a_large_file_is_sent,
     no_link_gives_set_id_bits_that_a_copy_would_not_get,
+    with_delete_entries_of_the_earlier_copy_replace_directories,
 }
 
 fn unchanged_entries_are_links_to_the_earlier_copy(case: &Case) {
@@ -157,6 +158,28 @@ fn no_link_gives_set_id_bits_that_a_copy_would_not_get(case: &Case) {
     let capability = xattr::get(new.path("capable"), "security.capability");
     assert_eq!(capability.expect("read it"), None);
     assert_eq!(old.meta("same").ino(), new.meta("same").ino());
+}
+
+fn with_delete_entries_of_the_earlier_copy_replace_directories(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("small", "content");
+    tree.file("big", noise(1, MIB));
+    tree.link("link", "small");
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    for (flag, to) in [
+        ("--link-dest=../old", "linked"),
+        ("--copy-dest=../old", "copied"),
+    ] {
+        let there = case.dst.dir(to);
+        for name in ["small", "big", "link"] {
+            there.file(format!("{name}/inside"), "goes");
+        }
+        let planned = case.copy(&["-an", "--delete", flag], "tree/", to);
+        let planned = planned.succeeds().stdout_text();
+        assert_eq!(planned.matches("*deleting").count(), 3, "{planned}");
+        case.copy(&["-a", "--delete", flag], "tree/", to).succeeds();
+        assert_same(&tree.0, &there.0, Also::ModesAndTimes);
+    }
 }
 
 fn only_what_differs_of_a_large_file_is_sent(case: &Case) {

@@ -2,7 +2,7 @@
 //! opens nothing for writing.
 
 use super::EntryWriter;
-use crate::dest::{self, EntrySlot};
+use crate::dest::{self, EarlierEntry, EntrySlot};
 use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::keep::NotKept;
@@ -78,14 +78,12 @@ impl EntryWriter<'_> {
 
     /// The answer for a small file that a copy would ask for.
     pub(super) fn would_send_small(&self, file: &IncomingFile) -> Asked {
-        let parent = file.entry.parent;
-        if self.entries().find_earlier(&file.entry).is_some() {
-            let listed = file.listed.as_ref();
-            self.itemizer().note_first(&file.entry, listed, None);
-            return Asked::WouldReuse(parent, file.entry.size);
-        }
-        match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
-            Ok(Some(item)) => self.would_send_asked(&file.entry, item),
+        let (entry, parent) = (&file.entry, file.entry.parent);
+        match self.plan(&file.slot, entry, file.listed.as_ref()) {
+            Ok(Some(item)) => match self.entries().find_earlier(entry) {
+                Some(found) => self.would_reuse_asked(entry, file.listed.as_ref(), &found),
+                None => self.would_send_asked(entry, item),
+            },
             Ok(None) => Asked::Stays(parent),
             Err(error) => Asked::Failed(Box::new((parent, error))),
         }
@@ -96,9 +94,8 @@ impl EntryWriter<'_> {
         if self.entries().rules.update.existing_only {
             return Asked::Stays(entry.parent);
         }
-        if self.entries().find_earlier(entry).is_some() {
-            self.itemizer().note_first(entry, listed, None);
-            return Asked::WouldReuse(entry.parent, entry.size);
+        if let Some(found) = self.entries().find_earlier(entry) {
+            return self.would_reuse_asked(entry, listed, &found);
         }
         let item = self
             .itemizer()
@@ -115,10 +112,44 @@ impl EntryWriter<'_> {
         Asked::WouldSend(entry.parent)
     }
 
+    fn would_reuse_asked(
+        &self,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        found: &EarlierEntry,
+    ) -> Asked {
+        self.itemize_reused(entry, listed, found);
+        Asked::WouldReuse(entry.parent, entry.size)
+    }
+
+    /// Reports a file that would be copied from an earlier copy. A link to one has no line.
+    fn itemize_reused(&self, entry: &Entry, listed: Option<&ListedPath>, found: &EarlierEntry) {
+        let itemizer = self.itemizer();
+        if self.entries().reused.is_linked(found) {
+            return itemizer.note_first(entry, listed, None);
+        }
+        let item = itemizer.change_of_new(ItemAction::Made, entry, listed);
+        itemizer.report(item, entry, None);
+    }
+
     /// A big file that would be linked to an earlier copy, or copied from there.
-    pub(super) fn would_reuse(&self, entry: &Entry, listed: Option<&ListedPath>) -> Option<Want> {
+    pub(super) fn would_reuse(&self, file: &IncomingFile, found: &EarlierEntry) -> Option<Want> {
+        let (id, parent) = (file.entry.id, file.entry.parent);
+        match self.plan(&file.slot, &file.entry, file.listed.as_ref()) {
+            Ok(Some(_)) => self.say_would_reuse(&file.entry, file.listed.as_ref(), found),
+            Ok(None) => self.entry_stays(&file.entry, true),
+            Err(error) => Some(self.or_skip(Err(error), id, parent)),
+        }
+    }
+
+    fn say_would_reuse(
+        &self,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+        found: &EarlierEntry,
+    ) -> Option<Want> {
         let (id, parent) = (entry.id, entry.parent);
-        self.itemizer().note_first(entry, listed, None);
+        self.itemize_reused(entry, listed, found);
         self.answer(id, WantKind::Unchanged);
         self.context().progress.add_unchanged(entry.size);
         self.entries().acknowledge(id, parent);
@@ -146,25 +177,27 @@ impl EntryWriter<'_> {
             return self.entry_stays(&entry, is_file);
         }
         let made = |action| itemizer.change_of_new(action, &entry, listed.as_ref());
-        let is_reused = entries.find_earlier(&entry).is_some();
-        match entry.kind {
-            EntryKind::File if is_reused => return self.would_reuse(&entry, listed.as_ref()),
-            _ if is_reused => {}
-            EntryKind::File | EntryKind::Pipe => {
+        let earlier = entries.find_earlier(&entry);
+        match (&entry.kind, &earlier) {
+            (EntryKind::File, Some(found)) => {
+                return self.say_would_reuse(&entry, listed.as_ref(), found);
+            }
+            (_, Some(_)) => {}
+            (EntryKind::File | EntryKind::Pipe, None) => {
                 return made(ItemAction::Sent).and_then(|item| self.say_would_send(&entry, item));
             }
-            EntryKind::Directory => {
+            (EntryKind::Directory, None) => {
                 itemizer.report(made(ItemAction::Made), &entry, None);
                 self.would_make(entry, listed);
                 return None;
             }
-            EntryKind::HardLink(first) => {
-                let item = itemizer.change_of_link(None, &entry, (first, None), listed.as_ref());
+            (EntryKind::HardLink(first), None) => {
+                let item = itemizer.change_of_link(None, &entry, (*first, None), listed.as_ref());
                 // Nothing is there, so nothing can fail.
                 itemizer.report(item.unwrap_or_default(), &entry, None);
             }
-            EntryKind::Special(special) if !self.may_make(special) => {}
-            EntryKind::Symlink(_) | EntryKind::Special(_) => {
+            (EntryKind::Special(special), None) if !self.may_make(*special) => {}
+            (EntryKind::Symlink(_) | EntryKind::Special(_), None) => {
                 itemizer.report(made(ItemAction::Made), &entry, None);
             }
         }
@@ -188,6 +221,15 @@ impl EntryWriter<'_> {
                 self.itemizer().report(item, entry, None);
                 self.entries().acknowledge(id, parent);
             }
+            Err(error) => self.entries().fail(id, parent, &error),
+        }
+    }
+
+    /// The same, but it would become a link to an earlier copy, which has no line.
+    pub(super) fn would_link(&self, entry: &Entry, slot: &EntrySlot, listed: Option<&ListedPath>) {
+        let (id, parent) = (entry.id, entry.parent);
+        match self.planned(entry, slot, listed) {
+            Ok(_) => self.entries().acknowledge(id, parent),
             Err(error) => self.entries().fail(id, parent, &error),
         }
     }
