@@ -144,6 +144,11 @@ impl Update {
     pub fn asks(&self) -> bool {
         *self != Update::default()
     }
+
+    /// True if entries may be left out because of what exists, or does not exist, at the destination.
+    pub fn leaves_out(&self) -> bool {
+        self.newer_stays || self.existing_only || self.new_only
+    }
 }
 
 /// Metadata that could not be kept, in entries.

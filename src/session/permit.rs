@@ -82,7 +82,7 @@ impl Permit {
             return refused("this key does not allow --inplace (--write-only or --no-overwrite)");
         }
         let update = &open.options.update;
-        let looks = update.newer_stays || update.existing_only || update.new_only;
+        let looks = update.leaves_out();
         if looks && self.access == PermittedAccess::Write {
             return refused(
                 "this key does not allow --update, --existing and --ignore-existing: it may only \

@@ -348,10 +348,17 @@ impl EntryWriter<'_> {
             Ok(Standing::Stays) => Asked::Stays(file.entry.parent),
             Ok(Standing::Copied) if self.is_dry() => self.would_send_small(&file),
             Err(error) if self.is_dry() => Asked::Failed(Box::new((file.entry.parent, error))),
+            // The sender reads it for its list.
+            Ok(Standing::Copied) if self.sender_lists() => Asked::Missing,
             Ok(Standing::Copied) => self.reuse_small(file),
             // If the place cannot be looked at, the file fails when it is written.
             Err(_) => self.receiver.resume.resume_small(file),
         }
+    }
+
+    /// True if the sender makes a list of digests, for which it reads every file that is copied.
+    fn sender_lists(&self) -> bool {
+        self.context().options.digests && self.context().digests.is_none()
     }
 
     /// Links or copies a small file from an earlier copy, if one has it.

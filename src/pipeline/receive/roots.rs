@@ -183,7 +183,9 @@ impl DestinationResolver<'_> {
                 context.say(Message::SumUp(key));
             }
         }
-        let asks = exists && entries.rules.update.asks();
+        // With `--existing`, files without an existing directory are left out too.
+        let update = &entries.rules.update;
+        let asks = exists && update.asks() || update.existing_only;
         let resumes =
             asks || entries.rules.dry_run || entries.journal().is_some_and(Journal::has_finished);
         context.say(Message::Landed(RootsResolved {

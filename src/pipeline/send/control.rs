@@ -82,10 +82,12 @@ impl SendControl {
                 if let Some(list) = &self.context.digests {
                     list.set_landed(landed.names.into_iter().map(name_or_none).collect());
                 }
-                // A list of digests needs the digests of files in place too, so they are read.
-                let asks = landed.resumes && self.context.digests.is_none();
+                // A list of digests needs the digests of files in place too, so they are read. But
+                // it has no files that are left out.
+                let options = &self.context.options;
+                let may_ask = self.context.digests.is_none() || options.update.leaves_out();
                 // A dry run sends nothing, whatever the receiver says.
-                let asks = asks || self.context.options.dry_run;
+                let asks = landed.resumes && may_ask || options.dry_run;
                 let small = match (landed.ordered, asks) {
                     (true, _) => SmallFileMode::Ordered,
                     (false, true) => SmallFileMode::Resumes,

@@ -152,7 +152,7 @@ impl CopyOptions {
             return Ok(());
         };
         let update = &self.update;
-        let leaves = update.newer_stays || update.existing_only || update.new_only;
+        let leaves = update.leaves_out();
         let others = [
             (
                 self.check,

@@ -40,6 +40,7 @@ ways! { local_push, local_pull, here =>
 ways! { local_push =>
     a_file_system_with_coarse_times_has_no_changed_files,
     a_list_of_digests_reads_all_files,
+    files_that_are_left_out_are_neither_counted_nor_listed,
     a_name_that_another_hides_is_no_unchanged_file,
 }
 
@@ -524,6 +525,31 @@ fn a_list_of_digests_reads_all_files(case: &Case) {
     assert_eq!(number(&told, "files_unchanged"), 0, "{told}");
     let list = fs::read_to_string(list).expect("read the list");
     assert_eq!(list.lines().count(), 2, "{list}");
+}
+
+fn files_that_are_left_out_are_neither_counted_nor_listed(case: &Case) {
+    let tree = case.src.dir("tree");
+    for name in ["a", "b"] {
+        tree.file(name, "new");
+        tree.file(format!("big {name}"), noise(1, MIB));
+    }
+    let told = case.copy(&["-r", "--existing", "--json"], "tree", "");
+    let told = told.succeeds().stdout_text();
+    assert!(!case.dst.has("tree"));
+    let counts = ["files", "bytes", "entries_left"].map(|key| number(&told, key));
+    assert_eq!(counts, [0, 0, 5], "{told}");
+
+    let there = case.dst.dir("tree");
+    there.file("a", "other");
+    there.file("big a", "other");
+    let list = case.scratch.path("list");
+    let path = list.to_str().expect("text");
+    let flags = ["-r", "--ignore-existing", "--json", "--digests", path];
+    let told = case.copy(&flags, "tree", "").succeeds().stdout_text();
+    assert_eq!(number(&told, "files"), 2, "{told}");
+    let list = fs::read_to_string(list).expect("read the list");
+    assert_eq!(list.lines().count(), 2, "{list}");
+    assert!(list.lines().all(|line| line.ends_with('b')), "{list}");
 }
 
 fn further_names_of_a_file_that_stays_are_copied(case: &Case) {
