@@ -16,6 +16,7 @@ ways! { local_push, here =>
 
 ways! { local_pull =>
     a_check_refuses_what_it_cannot_do,
+    a_check_names_hard_links_in_whose_place_is_a_directory,
 }
 
 const BIG: usize = 3 * MIB;
@@ -163,6 +164,17 @@ fn a_file_of_the_same_content_is_not_written(case: &Case) {
     sparse.set_len(BIG as u64).expect("set its length");
     case.copy(&flags, "zeros", "zeros").succeeds();
     assert_eq!(case.dst.meta("zeros").ino(), inode);
+}
+
+fn a_check_names_hard_links_in_whose_place_is_a_directory(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("first", "content");
+    tree.hard_link("second", "first");
+    case.dst.file("there/first/inside", "other");
+    case.dst.file("there/second/inside", "other");
+    let check = case.copy(&["--check"], "tree/", "there");
+    let found = ["differs  first", "differs  second"].map(str::to_owned);
+    assert_eq!(lines(check.exits(1)), BTreeSet::from(found));
 }
 
 fn a_check_refuses_what_it_cannot_do(case: &Case) {

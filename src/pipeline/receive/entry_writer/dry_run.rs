@@ -246,7 +246,8 @@ impl EntryWriter<'_> {
                 let rules = &self.entries().rules;
                 if self.entries().check_room(slot, entry)? {
                     self.entries().make_room(slot, entry)?;
-                } else if let Some(old) = dest::status(slot)? {
+                } else if let Some(old) = dest::status(slot)?.filter(|_| !rules.check) {
+                    // A check finds that the kinds differ.
                     dest::check_place(slot, entry, &old, rules)?;
                     if rules.no_clobber {
                         return Ok(None);
