@@ -245,7 +245,7 @@ fn what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right
         let run = case.fastcp().args(flags).arg("-a");
         run.args([case.src("a"), case.dst("b")])
     };
-    let placed = |name: &&str| into.has(&format!("a/{name}"));
+    let placed = |name: &&str| into.has(format!("a/{name}"));
     let run = copy(&SLOW).start();
     let big = until("some are finished and some are not", || {
         let big: Vec<_> = ["e", "f", "g"].into_iter().filter(placed).collect();
