@@ -715,18 +715,24 @@ mod tests {
     use super::super::testing;
     use super::*;
 
-    #[test]
-    fn a_new_version_without_its_name_leaves_everything_as_it_was() {
-        let temp = tempfile::tempdir().unwrap();
-        let at = |name: &str| temp.path().join(name);
+    /// Backups beside their files, with `~`.
+    fn beside() -> (Arc<Backups>, Rules) {
         let backups = Backups::new(BackupPlace {
             suffix: b"~".to_vec(),
             directory: Vec::new(),
         });
         let rules = Rules {
-            backup: Some(backups),
+            backup: Some(backups.clone()),
             ..testing::rules()
         };
+        (backups, rules)
+    }
+
+    #[test]
+    fn a_new_version_without_its_name_leaves_everything_as_it_was() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        let (_, rules) = beside();
         fs::write(at("file"), "old").unwrap();
         let slot = testing::slot(temp.path(), "file");
         let keep = || keep_old(&slot, slot.stat().unwrap().as_ref(), &rules).unwrap();
@@ -760,14 +766,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("file"), "old").unwrap();
         fs::write(temp.path().join("file~"), "older").unwrap();
-        let backups = Backups::new(BackupPlace {
-            suffix: b"~".to_vec(),
-            directory: Vec::new(),
-        });
-        let rules = Rules {
-            backup: Some(backups.clone()),
-            ..testing::rules()
-        };
+        let (backups, rules) = beside();
         let slot = testing::slot(temp.path(), "file");
         let kept = keep_old(&slot, slot.stat().unwrap().as_ref(), &rules).unwrap();
         let kept = kept.unwrap();
@@ -782,14 +781,7 @@ mod tests {
     fn an_entry_waits_for_a_backup_that_gets_its_name() {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("file"), "old").unwrap();
-        let backups = Backups::new(BackupPlace {
-            suffix: b"~".to_vec(),
-            directory: Vec::new(),
-        });
-        let rules = Rules {
-            backup: Some(backups.clone()),
-            ..testing::rules()
-        };
+        let (backups, rules) = beside();
         let slot = testing::slot(temp.path(), "file");
         let entry = testing::slot(temp.path(), "file~");
         for is_replaced in [true, false] {

@@ -86,7 +86,7 @@ pub struct StreamNumbers {
 impl StreamNumbers {
     /// For connections that are made before the server has answered. More may be too many if it is
     /// near; if it is far, the others follow with the answer.
-    fn early(&self) -> u16 {
+    fn before_answer(&self) -> u16 {
         let was = self.remembered.map(|it| it.round_trip());
         tuner::first_streams(was.unwrap_or_default(), self.forced).min(self.max)
     }
@@ -136,7 +136,7 @@ impl RouteChooser<'_> {
         self.connection_set.begin();
         let early = self.early();
         self.connection_set.want(match early {
-            Some(_) => self.streams.early(),
+            Some(_) => self.streams.before_answer(),
             None => self.streams.at_first(),
         });
         match self.request.route.asked {

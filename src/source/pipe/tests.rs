@@ -181,16 +181,22 @@ fn a_growing_file_is_followed_until_it_is_still() {
     assert!(is_whole, "the writer paused for too long, five times");
 }
 
-#[test]
-fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
-    let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("log");
+/// A file with some content that ends only by the user's word.
+fn growing(dir: &Path) -> (PathBuf, PipeEnd, Stop) {
+    let path = dir.join("log");
     std::fs::write(&path, b"all of it").unwrap();
     let enough = Stop::new();
     let end = PipeEnd::Still {
         idle: Duration::MAX,
         enough: enough.clone(),
     };
+    (path, end, enough)
+}
+
+#[test]
+fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
+    let temp = tempfile::tempdir().unwrap();
+    let (path, end, enough) = growing(temp.path());
     let open = || PipeSource::open(&path, end.clone(), Stop::new()).unwrap();
     let mut source = open();
     let mut buffer = Buffer::loose(C);
@@ -217,13 +223,7 @@ fn a_growing_file_ends_when_somebody_says_enough_and_fails_when_it_shrinks() {
 #[test]
 fn after_the_users_word_a_growing_file_is_read_once_more() {
     let temp = tempfile::tempdir().unwrap();
-    let path = temp.path().join("log");
-    std::fs::write(&path, b"all of it").unwrap();
-    let enough = Stop::new();
-    let end = PipeEnd::Still {
-        idle: Duration::MAX,
-        enough: enough.clone(),
-    };
+    let (path, end, enough) = growing(temp.path());
     let mut source = PipeSource::open(&path, end, Stop::new()).unwrap();
     source.fill(&mut Buffer::loose(C), C).unwrap();
     enough.set();
