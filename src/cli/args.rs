@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Copy and delete nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
-    /// Compare with DEST or digest LIST; exit 1 if unequal
+    /// Compare with DEST or b3sum LIST; exit 1 if unequal
     #[arg(long, value_name = "LIST", help_heading = COPYING, num_args = 0..=1,
           require_equals = true)]
     pub check: Option<Option<OsString>>,
@@ -133,7 +133,7 @@ pub(super) struct Args {
     /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Keep no metadata of parent directories not named
+    /// Keep no metadata of unnamed parent directories
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
     /// Write a list of digests for --check=LIST or b3sum
@@ -325,7 +325,7 @@ pub(super) struct Args {
     /// Print a line for each change, as rsync does
     #[arg(long, help_heading = OUTPUT)]
     pub itemize_changes: bool,
-    /// Measure [HOST:[PATH]] up to 15 s; copy nothing
+    /// Measure link and disks of [HOST:[PATH]] up to 15 s
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
     /// File that the probe reads and compresses
