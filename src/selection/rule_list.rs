@@ -30,7 +30,7 @@ impl RuleList {
             return Err(BadRule::too_many());
         }
         if rules.iter().filter(|rule| rule.is_file()).count() > FILES_MAX {
-            let why = format!("more than {FILES_MAX} rules name a file for each directory");
+            let why = format!("more than {FILES_MAX} dir-merge rules");
             return Err(BadRule::new(&why));
         }
         let rules = rules.iter().map(|rule| match rule {

@@ -145,7 +145,7 @@ impl SourceRemover {
         let expected = match (file.is_further, self.linked.get(&key)) {
             (true, None) => {
                 return Err(
-                    file.stays("another name of it changed since it was read, or stays too")
+                    file.stays("another name of it changed since it was read, or is not removed")
                 );
             }
             (_, Some(first)) => *first,

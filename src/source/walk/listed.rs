@@ -23,10 +23,11 @@ use crate::source::operand::NamedSource;
 /// With fewer, it does not read a directory that may be large.
 const HOLDS_FROM: usize = 256;
 
-const SAME_NAME: &str = "would get the same name as another one, which is copied";
+const SAME_NAME: &str = "would get the same name as another listed entry, which is copied";
 
-const LEADS_OUT: &str = "is behind a symbolic link of another user that leads out of the directory in \
-                         which names begin, so it is not followed: name the path that it leads to";
+const LEADS_OUT: &str = "is behind a symbolic link of another user that leads out of SOURCE, or \
+                         of the part before /./, so it is not followed: name the path that it \
+                         leads to";
 
 /// A listed entry, or a directory that leads to listed names.
 struct ListedEntry {
