@@ -49,9 +49,9 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "stays, since fastcp cannot make its backup: --backup-dir needs the path of \
-                        its directory below the destination, which is unknown; write -b instead, \
-                        which keeps backups beside their files";
+const NO_PLACE: &str = "stays, since fastcp cannot make its backup: it cannot find out the path of \
+                        this directory below the destination, which --backup-dir needs; write -b \
+                        instead, which keeps backups beside their files";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;
@@ -654,8 +654,8 @@ fn check_link(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -
     match text {
         Ok(text) if !may_leave(&text, backup.dir.depth()) => Ok(()),
         Ok(_) => Err(slot.refused(
-            "is a symbolic link, and in its backup's place it may lead out of the directory that \
-             this key is confined to: its forced command lacks --allow-outside-links",
+            "is a symbolic link, and its backup could lead out of the directory that this key is \
+             confined to: the key's forced command lacks --allow-outside-links",
         )),
         Err(cause) => Err(slot.unreadable(cause)),
     }

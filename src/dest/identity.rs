@@ -132,7 +132,7 @@ fn give_owner(temporary: &Temporary, old: &Stat, keep: &Keep) -> Result<()> {
             ),
             // This user owns the file, but is not in its group.
             None => format!(
-                "cannot keep the group of the existing file ({}; {})",
+                "cannot keep the group of the existing file (group {}; {})",
                 old.st_gid,
                 instead.unwrap_or(
                     "remove it first, or copy as a member of that group or root".to_owned()

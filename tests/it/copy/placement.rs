@@ -131,8 +131,8 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
         .says("tree/a: cannot keep the owner")
         .says("group 23456; remove it first")
         .says(
-            "tree/c: cannot keep the group of the existing file (23456; --inplace writes into \
-               c itself)",
+            "tree/c: cannot keep the group of the existing file (group 23456; --inplace writes \
+               into c itself)",
         );
     assert_eq!(case.dst.read("tree/a"), b"old");
     assert_eq!(case.dst.read("tree/c"), b"old");
