@@ -137,7 +137,7 @@ fn why_early(command: Command, error: &Error, stop: &Stop) -> Error {
     match command.finish_within(EARLY_MAX, stop) {
         Err(failed) if failed.kind == Kind::Command => failed,
         _ => {
-            let message = format!("the command `{name}`: {}", error.message);
+            let message = format!("stdin of the command `{name}`: {}", error.message);
             Error::new(Kind::Command, Side::Dest, message)
         }
     }

@@ -411,8 +411,8 @@ impl SourceWalk<'_> {
     fn refuse_removal(&mut self, found: &FoundFile) -> Result<(), Ended> {
         // The receiver has to know its directory.
         self.announcements.say(self.sender)?;
-        let message = "is a device, a pipe or a file that the kernel makes up, so fastcp cannot tell \
-                       whether it changes; leave out --remove-source-files";
+        let message = "is a device, a pipe or a file that the kernel generates, so fastcp cannot \
+                       tell whether it changes; leave out --remove-source-files";
         let error = Error::new(Kind::Refused, Side::Source, message).at(found.path());
         self.sender.report.fail(found, error);
         Ok(())

@@ -349,7 +349,7 @@ fn only_what_is_safe_elsewhere_leaves_the_source(case: &Case) {
     let run = case.fastcp().args(["-r", "--remove-source-files"]);
     let run = run.arg(case.from("/proc/sys/net/ipv4/conf/lo"));
     let done = run.arg(case.dst("kernel")).run();
-    done.exits(11).says("a file that the kernel makes up");
+    done.exits(11).says("a file that the kernel generates");
     let also = format!("--also={}", case.dst.path("two").display());
     for (flag, why) in [
         ("--delete", "cannot be combined"),

@@ -30,7 +30,7 @@ impl EntryWriter<'_> {
         let rules = &self.entries().rules;
         let old = dest::status(slot)?;
         if rules.check && (slot.device.is_some() || entry.is_device() || entry.is_made_up()) {
-            let what = "cannot be compared: it is a device, or a file that the kernel makes up";
+            let what = "cannot be compared: it is a device, or a file that the kernel generates";
             return Err(Error::new(Kind::Refused, Side::Dest, what).at(slot.path()));
         }
         // A check finds that the kinds differ.
