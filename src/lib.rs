@@ -14,7 +14,7 @@
 //! | 1 | [`source::walk`] | [`Walk`](source::walk::Walk) finds the next entry below the operands |
 //! | 2 | [`pipeline::send::walk`] | `entry` decides how to send it, `big_file` announces it |
 //! | 3 | `pipeline::send::scheduler::entries` | waits for [room](pipeline::send::scheduler::Scheduler::wait_entry_room), then [`announce`](pipeline::send::scheduler::Scheduler::announce) keeps the open file |
-//! | 4 | [`pipeline::send::read`], [`report`](pipeline::send::report) | [`open`](pipeline::send::read::SendReader::open), [`say_or_end`](pipeline::send::report::SendReport::say_or_end) |
+//! | 4 | [`pipeline::send::read`], [`report`](pipeline::send::report) | [`open`](pipeline::send::read::SendReader::open) does rows 5 and 6, [`say_or_end`](pipeline::send::report::SendReport::say_or_end) row 8 |
 //! | 5 | [`source::read`] | [`SourceFile::open`](source::SourceFile::open): the announcement describes the open file |
 //! | 6 | [`source::found`] | [`FoundFile::open`](source::FoundFile::open) opens it beneath its directory and checks its identity |
 //! | 7 | `pipeline::send::scheduler::announced` | `announce` counts the memory that it takes at the receiver |
@@ -201,7 +201,7 @@
 //!   sums wait for `Landed`.
 //! - If counting the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
 //!   totals later (`Counted`). A receiver that has to check the free space waits for the totals; any
-//!   other receiver sends `Landed` at once. The walk of the copy may know the totals first.
+//!   other receiver sends `Landed` at once. The walk of the copy counts too, and may finish first.
 //! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (short digests of
 //!   the pages that it has in place of a chunk whose digest it got), `Missing` (existing ranges are
 //!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).

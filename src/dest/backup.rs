@@ -5,8 +5,8 @@
 //! - The old version keeps its final name until the new one takes it, except where the system allows
 //!   no hard link to it.
 //! - If no backup can be made, the old version stays, and the entry fails.
-//! - An existing backup is replaced, but never a directory. If the new version does not get its name,
-//!   the older backup gets its own back.
+//! - An existing backup is replaced, but never a directory. If the file is then not replaced after
+//!   all, the existing backup gets its name back.
 //!
 //! A backup on another file system is a copy, which is durable before the old version is replaced.
 //! A file that is written in place has none: after an interruption, it would be the half-written

@@ -3,8 +3,8 @@
 //! Promises:
 //! - No name that a peer sends leads outside the directories that the user named. Each name is one
 //!   component, opened from its directory's handle. Below the typed path no symbolic link is
-//!   followed, except one with the name of a source that the user typed. That includes the paths of
-//!   options like `--backup-dir`.
+//!   followed, not even for options like `--backup-dir`. The exception is DEST/NAME, where NAME is
+//!   that of a source that the user typed.
 //! - A final name never refers to an incomplete file. The exceptions are a block device that the
 //!   user named and `--inplace`, which are written directly.
 //! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume.

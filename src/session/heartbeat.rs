@@ -30,8 +30,8 @@
 //! | the client, for the last counts of another host's sender | 10 s (`relay`) | earlier ones count |
 //!
 //! A heart's clock counts only its own ticks, so time in which the process was stopped does not
-//! count. A late tick judges nothing, because messages that arrived during the stop must be read
-//! first.
+//! count. At a late tick no limit is checked, because messages that arrived during the stop must
+//! be read first.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

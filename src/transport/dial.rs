@@ -1,10 +1,10 @@
 //! The dialler of one route: it makes the connections, and makes each again when it is lost, until
 //! the session ends.
 //!
-//! A connection that carried data is dialled again after [`Backoff`]'s first wait; after others the
-//! waits grow. Dialling stops only if a login would be refused again, after too many failed logins
-//! in a row, or when the attempt numbers run out. `heartbeat`, which sees all routes, decides
-//! whether the copy can continue without connections. If none of this route ever came up,
+//! A connection that carried data is dialled again after [`Backoff`]'s first wait. Otherwise
+//! the waits grow. Dialling stops only if a login would be refused again, after too many failed
+//! logins in a row, or when the attempt numbers run out. `heartbeat`, which sees all routes,
+//! decides whether the copy can continue without connections. If none of this route ever came up,
 //! [`Dialler::run`] returns the reason.
 
 use std::collections::HashMap;

@@ -12,8 +12,8 @@
 //! throughput. Otherwise the path has become longer, or others fill the queue; then more bytes in
 //! flight raise the throughput, and fewer lower it. So the limit is raised for a moment. If that
 //! does not help, it is computed again for the lower throughput. If the throughput rises with the
-//! limit or falls with it, the limit is lifted for a while: others would get the whole link. Then
-//! [`path`](super::path) tells a longer path from others.
+//! limit or falls with it, the limit is lifted for a while, because with it others would get the
+//! whole link. Then [`path`](super::path) tells a longer path from others.
 
 use std::time::Duration;
 

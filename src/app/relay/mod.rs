@@ -1,6 +1,7 @@
 //! A session of a copy between two remote hosts. The client logs in to both, gives each server the
-//! other's hello instead of its own, and relays their messages. Neither host logs in to the other.
-//! [`routes`] connects the two for data; [`exchange`] decides what each server learns of the other.
+//! other server's hello instead of the client's, and relays their messages. Neither host logs in to
+//! the other. [`routes`] connects the two for data; [`exchange`] decides what each server learns of
+//! the other.
 
 pub mod exchange;
 pub mod first_messages;
