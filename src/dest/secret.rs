@@ -1,4 +1,4 @@
-//! The user's secret key, which serves to recognise journals and to tell owners apart.
+//! The user's secret key. It shows which journals and which copies are those of this user.
 //!
 //! It is stored in `~/.local/state/fastcp/key` (or `$XDG_STATE_HOME/fastcp/key`): 32 random bytes
 //! that nobody else may read. It is made on first use, and replaced only if others could read it or

@@ -1,4 +1,4 @@
-//! The amount of output about a finished copy.
+//! How much the user reads about a finished copy: options, and levels of verbosity.
 
 /// Options for the amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

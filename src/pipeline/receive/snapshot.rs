@@ -1,8 +1,8 @@
-//! The snapshot that a copy makes (`--snapshot`): the directory under way, which entries this run has
-//! announced there, and the end, at which the snapshot becomes a complete one.
+//! The snapshot that a copy makes (`--snapshot`): the unfinished directory, the entries that this
+//! run has announced there, and the completion of the snapshot at the end.
 //!
-//! What an interrupted run has left is resumed. What this run does not announce is removed, whatever
-//! its age is. If that fails, or anything else, the snapshot stays under way.
+//! Entries that an interrupted run has left are resumed. Those that this run does not announce are
+//! removed, whatever their age. If that or another step fails, the snapshot stays unfinished.
 
 use std::sync::Arc;
 
