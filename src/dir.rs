@@ -217,16 +217,11 @@ impl Dir {
             let path = OsStr::from_bytes(path);
             return Ok(statat(&*self.handle()?, path, AtFlags::SYMLINK_NOFOLLOW)?);
         }
-        let mut dir = self.clone();
-        let mut names = path.split(|byte| *byte == b'/').peekable();
-        loop {
-            let name = names.next().unwrap_or_default();
-            if names.peek().is_none() {
-                return dir.stat(OsStr::from_bytes(name));
-            }
-            let name = Name::try_from(name.to_vec()).map_err(|_| Errno::NAMETOOLONG)?;
-            dir = dir.passed(&name, false)?;
-        }
+        let (way, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&[][..], path),
+        };
+        self.descend(way)?.stat(OsStr::from_bytes(name))
     }
 
     /// The inode number, which identifies this directory across runs; 0 if the file system may
@@ -307,14 +302,32 @@ impl Dir {
         match &self.origin {
             DirOrigin::Root(_) | DirOrigin::Named(_) => (self, Vec::new()),
             DirOrigin::Child(parent, name) | DirOrigin::Linked(parent, name) => {
-                let (top, mut way) = parent.below();
-                if !way.is_empty() {
-                    way.push(b'/');
-                }
-                way.extend_from_slice(name.as_bytes());
-                (top, way)
+                let (top, way) = parent.below();
+                (top, extended(way, name))
             }
         }
+    }
+
+    /// The nearest directory, this one or one above it, that was not opened as a child, and the path
+    /// from there, with `/` between names. [`descend`](Dir::descend) leads back.
+    pub fn below_anchor(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {
+        match &self.origin {
+            DirOrigin::Root(_) | DirOrigin::Named(_) | DirOrigin::Linked(..) => (self, Vec::new()),
+            DirOrigin::Child(parent, name) => {
+                let (anchor, way) = parent.below_anchor();
+                (anchor, extended(way, name))
+            }
+        }
+    }
+
+    /// Opens the directory with this path below this one, in which only known names are looked at.
+    /// No link is followed.
+    pub fn descend(self: &Arc<Dir>, way: &[u8]) -> io::Result<Arc<Dir>> {
+        let mut names = way.split(|byte| *byte == b'/').filter(|_| !way.is_empty());
+        names.try_fold(self.clone(), |dir, name| {
+            let name = Name::try_from(name.to_vec()).map_err(|_| Errno::NAMETOOLONG)?;
+            dir.passed(&name, false)
+        })
     }
 
     /// As the user would write it, for messages.
@@ -391,6 +404,15 @@ pub fn is_ours(stat: &Stat) -> bool {
 pub fn is_trusted(stat: &Stat) -> bool {
     let owner = stat.st_uid;
     owner == 0 || owner == rustix::process::geteuid().as_raw()
+}
+
+/// A path and one more name.
+fn extended(mut way: Vec<u8>, name: &Name) -> Vec<u8> {
+    if !way.is_empty() {
+        way.push(b'/');
+    }
+    way.extend_from_slice(name.as_bytes());
+    way
 }
 
 fn directory_flags() -> OFlags {

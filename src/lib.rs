@@ -163,6 +163,7 @@
 //! report ......... events for the user
 //! itemize ........ what changes at the destination, in rsync's form
 //! guide .......... the pages of --help TOPIC
+//! disk_table ..... a table in a file, for more than memory should hold
 //! error
 //! units digest byte_strings locks
 //! ```
@@ -290,6 +291,7 @@ pub mod dest;
 pub mod device;
 pub mod digest;
 pub mod dir;
+pub mod disk_table;
 pub mod earlier;
 pub mod error;
 pub mod file_list;

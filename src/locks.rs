@@ -26,6 +26,7 @@ pub mod place {
     pub const PARTIAL: u8 = 70;
     pub const SHIFTS: u8 = 71;
     pub const BLOCK_INDEX: u8 = 72;
+    pub const PLACED_LINKS: u8 = 73;
     pub const LINKS: u8 = 80;
     pub const LIST: u8 = 81;
     pub const HEART: u8 = 90;

@@ -105,6 +105,7 @@ pub use self::hints::is_append_only;
 pub use self::in_order::OrderedSink;
 pub use self::listed::{entries_in, entries_to_link, read_content};
 pub use self::moved::FilesByTime;
+pub use self::nameless::temporary_file;
 pub use self::output::PipeOutput;
 pub use self::own_names::{JournalName, is_own_name};
 pub use self::owners::Owners;

@@ -5,8 +5,11 @@
 //! A link cannot replace a file, so this is only for free names. For all others, and on file
 //! systems without such files, a [`Temporary`](super::temporary::Temporary) is written and renamed.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -17,6 +20,8 @@ use super::attributes::{self, Marked};
 use super::commit::CANNOT_NAME;
 use super::own_names::{is_own_name, usual_name};
 use super::{EntrySlot, Rules, close, hints, identity, space, times_of};
+use crate::dir::Dir;
+use crate::disk_table;
 use crate::error::Result;
 use crate::manifest::Entry;
 
@@ -30,6 +35,17 @@ static THROUGH_PROC: AtomicBool = AtomicBool::new(false);
 pub(super) struct Nameless<'a> {
     slot: &'a EntrySlot,
     pub file: File,
+}
+
+/// A file that never gets a name, for data of this process: in `dir`, or where temporary files are
+/// if it cannot be made there.
+pub fn temporary_file(dir: &Arc<Dir>) -> io::Result<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::EXCL;
+    match dir.open(OsStr::new("."), flags, Mode::RUSR | Mode::WUSR) {
+        Ok(fd) => Ok(File::from(fd)),
+        // Read-only, or of a file system that lacks such files; the other place reports its own error.
+        Err(_) => disk_table::temporary_file(),
+    }
 }
 
 impl<'a> Nameless<'a> {
@@ -107,7 +123,7 @@ impl<'a> Nameless<'a> {
     /// Links the file to its final name. False if the name is taken, or links are not possible.
     fn link(&self) -> Result<bool> {
         let slot = self.slot;
-        let failed = |cause: std::io::Error| hints::name_error(slot, CANNOT_NAME, cause);
+        let failed = |cause: io::Error| hints::name_error(slot, CANNOT_NAME, cause);
         let dir = slot.dir.handle().map_err(failed)?;
         let to = slot.name.as_os_str();
         let through_proc = || {

@@ -47,6 +47,8 @@ pub struct Agreement {
     pub patches: bool,
     /// Content of existing files is found if it has moved within its file.
     pub shifts: bool,
+    /// The other end, as a receiver, remembers any number of files with several names.
+    pub peer_remembers_links: bool,
 }
 
 impl Agreement {
@@ -57,6 +59,7 @@ impl Agreement {
             peer_repairs: peer.tells(),
             patches: peer.can_patch() && options.compares_remotely(),
             shifts: peer.can_shift() && options.finds_moved_content(),
+            peer_remembers_links: peer.remembers_links(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Agreement {
             peer_repairs: true,
             patches: compares,
             shifts: compares && options.finds_moved_content(),
+            peer_remembers_links: true,
         }
     }
 }

@@ -39,7 +39,9 @@ pub fn scan(
         sums_names: false,
         ..options.clone()
     };
-    for step in Walk::new(roots.to_vec(), options, handles) {
+    let mut walk = Walk::new(roots.to_vec(), options, handles);
+    walk.remember_all_names();
+    for step in walk {
         if let Step::Entry(found) = step {
             count(&mut totals, &found);
         }

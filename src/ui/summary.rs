@@ -141,7 +141,7 @@ fn broken(line: &str, width: usize) -> Vec<String> {
 /// A notice about hard links that were not kept.
 pub(super) fn unlinked(names: u64) -> String {
     format!(
-        "fastcp: too many hard links to keep in memory: {} copied as separate files",
+        "fastcp: too many hard links to remember: {} copied as separate files",
         plural(names, "name was", "names were")
     )
 }

@@ -59,6 +59,9 @@ const FINE: &str = "grains";
 /// The feature of a receiver that takes large pieces of files.
 const LARGE: &str = "large";
 
+/// The feature of a receiver that remembers any number of files with several names.
+const LINKS: &str = "many-links";
+
 /// Most bytes that may come before the magic.
 pub const NOISE_MAX: usize = 64 << 10;
 
@@ -206,6 +209,7 @@ impl Hello {
                 TELLS,
                 COLUMNS,
                 LARGE,
+                LINKS,
                 SELECTS,
                 ARCHIVES,
                 PATCHES,
@@ -329,6 +333,11 @@ impl Hello {
     /// True if this end accepts large pieces of files.
     pub fn takes_large_pieces(&self) -> bool {
         self.features.iter().any(|feature| feature == LARGE)
+    }
+
+    /// True if this end remembers any number of files with several names.
+    pub fn remembers_links(&self) -> bool {
+        self.features.iter().any(|feature| feature == LINKS)
     }
 
     /// True if this end accepts large packs.

@@ -42,6 +42,7 @@ const ACTS: &[&str] = &[
     "program",
     "pipe",
     "threads",
+    "disk_table",
 ];
 
 const PLACES: &[Place] = &[

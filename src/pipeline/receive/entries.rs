@@ -466,7 +466,8 @@ impl Entries {
                 Ok(None) | Err(_) => return,
             },
         };
-        self.table().linked.placed(entry, slot, inode);
+        let linked = self.table().linked.clone();
+        linked.placed(entry, slot, inode);
     }
 
     /// A file has its final name.

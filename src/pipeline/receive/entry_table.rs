@@ -53,7 +53,8 @@ pub struct EntryTable {
     pub files: HashMap<EntryId, Arc<OpenFile>>,
     /// Files that wait for a worker to check or read their earlier data, or to open them again.
     resuming: RangeSet,
-    pub linked: HardLinks,
+    /// Used without the lock of this table, since it may read a disk.
+    pub linked: Arc<HardLinks>,
     /// Entries in place or failed.
     accounted: RangeSet,
     pub chunks: ArrivedChunks,

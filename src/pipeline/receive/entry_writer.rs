@@ -489,15 +489,24 @@ impl EntryWriter<'_> {
                     self.would_place(&entry, &slot, listed.as_ref());
                     return None;
                 }
-                let from = self.entries().table().linked.first(first, &entry);
-                let Some(from) = from else {
-                    // The first name failed here or at the sender, so this entry fails too. It is
-                    // not checked whether the first name was announced: if a source changes all the
-                    // time, only this entry should fail.
-                    let message = "its hard link target was not copied";
-                    let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
-                    self.entries().fail(entry.id, entry.parent, &error);
-                    return None;
+                let linked = self.entries().table().linked.clone();
+                let from = match linked.first(first, &entry) {
+                    Ok(Some(from)) => from,
+                    Ok(None) => {
+                        // The first name failed here or at the sender, so this entry fails too. It is
+                        // not checked whether the first name was announced: if a source changes all
+                        // the time, only this entry should fail.
+                        let message = "its hard link target was not copied";
+                        let error = Error::new(Kind::Entry, Side::Dest, message).at(slot.path());
+                        self.entries().fail(entry.id, entry.parent, &error);
+                        return None;
+                    }
+                    Err(cause) => {
+                        let what = "cannot find its hard link target again";
+                        let error = Error::io(Kind::Write, Side::Dest, slot.path(), what, cause);
+                        self.entries().fail(entry.id, entry.parent, &error);
+                        return None;
+                    }
                 };
                 let entries = self.entries();
                 let is_at = (first, from.inode);

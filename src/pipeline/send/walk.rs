@@ -102,7 +102,12 @@ struct WalkLinks {
     has_begun: bool,
     /// Files sent again under another name, because the first name could not be placed.
     sent_again: HashMap<EntryId, EntryId>,
+    /// Files sent again for which there was no room there: each further name is sent again too.
+    forgotten: u64,
 }
+
+/// Most files in [`WalkLinks::sent_again`]: 4 MiB.
+const SENT_AGAIN_MAX: usize = 1 << 17;
 
 impl WalkLinks {
     /// The entry under which the file `first` was sent last. It is forgotten with the last name.
@@ -112,6 +117,14 @@ impl WalkLinks {
             false => self.sent_again.get(&first).copied(),
         };
         again.unwrap_or(first)
+    }
+
+    fn send_again(&mut self, first: EntryId, under: EntryId) {
+        if self.sent_again.len() < SENT_AGAIN_MAX || self.sent_again.contains_key(&first) {
+            self.sent_again.insert(first, under);
+        } else {
+            self.forgotten += 1;
+        }
     }
 }
 
@@ -165,10 +178,13 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             if walk.lacks_operands() {
                 sender.report.has_failed_before();
             }
+            if sender.context.agreed.peer_remembers_links {
+                walk.remember_all_names();
+            }
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.count.end(sender)?;
             planner.compare(true)?;
-            planner.tell_unlinked(walk.unlinked())?;
+            planner.tell_unlinked(walk.unlinked() + planner.links.forgotten)?;
             planner.tell_unread(walk.unread_attributes())?;
         }
         Sources::Pipe(origin) => planner.nameless(&origin)?,
@@ -491,7 +507,7 @@ impl SourceWalk<'_> {
         let sent_as = self.links.sent_as(first, is_last);
         if plans.has_failed(sent_as) {
             if !is_last {
-                self.links.sent_again.insert(first, found.entry.id);
+                self.links.send_again(first, found.entry.id);
             }
             found.entry.kind = EntryKind::File;
             found.entry.size = found.identity.size;

@@ -213,8 +213,13 @@ impl Walk {
         self.roots.rest()
     }
 
-    /// Number of further names of files that are announced as separate files, for lack of memory for
-    /// their first names.
+    /// The receiver remembers any number of files with several names, so the walk does too.
+    pub fn remember_all_names(&mut self) {
+        self.first_names.remember_all();
+    }
+
+    /// Number of further names of files that are announced as separate files, since their first names
+    /// could not be remembered.
     pub fn unlinked(&self) -> u64 {
         self.first_names.unlinked()
     }
