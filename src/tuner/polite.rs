@@ -158,38 +158,55 @@ pub struct PoliteRate {
     rate: f64,
     /// By what share of itself the rate rises next.
     rise: f64,
-    /// The rate to use once the queue at which the rate fell is gone.
-    safe: f64,
-    /// The highest rate that the link carried, in bytes a second; 0 at first. Comments here call
-    /// it the remembered rate.
-    carried: f64,
+    changed: Duration,
+    carried: CarriedRate,
+    queue: QueueState,
+    traffic: OwnTraffic,
+    /// `--bwlimit`, in bytes a second.
+    limit: Option<u64>,
+    /// The rate last shown to the user, and when.
+    told: Option<(f64, Duration)>,
+}
+
+/// The highest rate that the link carried. Comments here call it the remembered rate.
+#[derive(Default)]
+struct CarriedRate {
+    /// Bytes a second; 0 at first.
+    rate: f64,
     /// When it was measured or reduced.
-    carried_at: Duration,
+    at: Duration,
     /// The remembered rate when a queue last formed; `is_sure` if the queue before formed at about
     /// the same rate.
     full: f64,
     is_sure: bool,
-    changed: Duration,
+}
+
+/// The queue at the bottleneck.
+#[derive(Default)]
+struct QueueState {
     /// The queueing delay at which the rate fell, until that queue is gone.
     fell_at: Option<Duration>,
+    /// The rate to use once that queue is gone.
+    safe: f64,
+    /// Until the first queue the capacity of the link is unknown.
+    has_fallen: bool,
     yields_until: Duration,
     /// When a queue that may be chance was last seen.
     doubted: Duration,
-    /// Until the first queue the capacity of the link is unknown.
-    has_fallen: bool,
     /// Consecutive looks with a queue.
-    queued: u32,
+    looks: u32,
     /// When there was last no queue.
     empty: Duration,
+}
+
+/// What the connections of the copy show.
+struct OwnTraffic {
+    /// The shortest round trip.
     base: Duration,
     before: BTreeMap<u16, ConnectionSight>,
     /// The present throughput, and that over a longer span.
     quick: ThroughputSpan,
     long: ThroughputSpan,
-    /// `--bwlimit`, in bytes a second.
-    limit: Option<u64>,
-    /// The rate last shown to the user, and when.
-    told: Option<(f64, Duration)>,
 }
 
 /// Measures throughput over a span.
@@ -227,99 +244,34 @@ struct PoliteLook {
     is_alone_clear: bool,
 }
 
-impl PoliteRate {
-    /// `round_trip` may be a guess.
-    pub fn new(round_trip: Duration) -> PoliteRate {
-        let first = FIRST_PACKETS * PACKET / round_trip.as_secs_f64().max(1e-3);
-        PoliteRate {
-            rate: first.max(LOWEST),
-            rise: RISE_LOW,
-            safe: 0.0,
-            carried: 0.0,
-            carried_at: Duration::ZERO,
-            full: 0.0,
-            is_sure: false,
-            changed: Duration::ZERO,
-            fell_at: None,
-            yields_until: Duration::ZERO,
-            doubted: Duration::ZERO,
-            has_fallen: false,
-            queued: 0,
-            empty: Duration::ZERO,
-            base: round_trip,
-            before: BTreeMap::new(),
-            quick: ThroughputSpan::default(),
-            long: ThroughputSpan::default(),
-            limit: None,
-            told: None,
+impl CarriedRate {
+    fn measured(&mut self, now: Duration, rate: f64) {
+        if rate >= self.rate {
+            (self.rate, self.at) = (rate, now);
         }
     }
 
-    /// Bytes a second, all connections together.
-    pub fn rate(&self) -> u64 {
-        self.rate as u64
+    /// A queue has formed that is no chance. Two of them at about the same rate make it sure.
+    fn found_full(&mut self) {
+        self.is_sure = self.rate < SAME * self.full;
+        self.full = self.rate;
     }
 
-    /// Sets the rate limit from now on.
-    pub fn limit(&mut self, bytes_per_s: Option<u64>) {
-        self.limit = bytes_per_s;
+    /// The copy yields, so the link may have become slower.
+    fn shrink(&mut self, now: Duration) {
+        if now >= self.at + CARRIED_HOLDS {
+            self.rate *= CARRIED_PART;
+            (self.at, self.is_sure) = (now, false);
+        }
     }
+}
 
-    /// Takes the present figures of all connections and returns the new rate. The caller calls it
-    /// every [`LOOK`]; `now` never decreases.
-    pub fn look(&mut self, now: Duration, streams: &[ConnectionSight]) -> u64 {
+impl OwnTraffic {
+    /// Takes the present figures of all connections. Returns the shortest of their newest round trips;
+    /// None if no connection got an acknowledgement.
+    fn take(&mut self, streams: &[ConnectionSight]) -> Option<Duration> {
         let mins = streams.iter().map(|it| it.round_trip_min);
         self.base = mins.filter(|it| !it.is_zero()).min().unwrap_or(self.base);
-        let Some(round_trip) = self.newest(streams) else {
-            return self.rate();
-        };
-        self.count(now, round_trip);
-        let is_steady = self.fell_at.is_none() && self.is_shown(now, round_trip);
-        let look = PoliteLook {
-            now,
-            round_trip,
-            delay: round_trip.saturating_sub(self.base),
-            is_alone_clear: is_steady && self.rate <= ALONE_PART * self.carried,
-        };
-        if look.delay <= NO_QUEUE {
-            self.empty = now;
-        }
-        let most = match look.is_alone_clear {
-            true => self.target() / 2,
-            false => self.target(),
-        };
-        if look.delay > most {
-            self.queued += 1;
-            self.fall(look);
-        } else {
-            self.queued = 0;
-            self.go_on(look);
-        }
-        self.rate()
-    }
-
-    /// A line for the user if the rate differs clearly from that of the last line.
-    pub fn news(&mut self, now: Duration) -> Option<String> {
-        let is_new = |(told, at): (f64, Duration)| {
-            let by = (self.rate / told).max(told / self.rate);
-            by >= NEWS_FACTOR && now >= at + NEWS_APART
-        };
-        if now < NEWS_APART || !self.told.is_none_or(is_new) {
-            return None;
-        }
-        self.told = Some((self.rate, now));
-        let rate = units::rate(self.rate);
-        let is_low = self.rate < LOW_PART * self.carried;
-        let yields = is_low && (now < self.yields_until || self.fell_at.is_some());
-        Some(match yields {
-            true => format!("polite: {rate}, others use the link"),
-            false => format!("polite: {rate}"),
-        })
-    }
-
-    /// The shortest of the connections' newest round trips; None if no connection got an
-    /// acknowledgement.
-    fn newest(&mut self, streams: &[ConnectionSight]) -> Option<Duration> {
         let mut newest: Option<Duration> = None;
         for sight in streams {
             // The span over which a new connection's bytes accumulated is unknown.
@@ -338,16 +290,99 @@ impl PoliteRate {
         self.before = streams.iter().map(|it| (it.number, *it)).collect();
         newest
     }
+}
+
+impl PoliteRate {
+    /// `round_trip` may be a guess.
+    pub fn new(round_trip: Duration) -> PoliteRate {
+        let first = FIRST_PACKETS * PACKET / round_trip.as_secs_f64().max(1e-3);
+        PoliteRate {
+            rate: first.max(LOWEST),
+            rise: RISE_LOW,
+            changed: Duration::ZERO,
+            carried: CarriedRate::default(),
+            queue: QueueState::default(),
+            traffic: OwnTraffic {
+                base: round_trip,
+                before: BTreeMap::new(),
+                quick: ThroughputSpan::default(),
+                long: ThroughputSpan::default(),
+            },
+            limit: None,
+            told: None,
+        }
+    }
+
+    /// Bytes a second, all connections together.
+    pub fn rate(&self) -> u64 {
+        self.rate as u64
+    }
+
+    /// Sets the rate limit from now on.
+    pub fn limit(&mut self, bytes_per_s: Option<u64>) {
+        self.limit = bytes_per_s;
+    }
+
+    /// Takes the present figures of all connections and returns the new rate. The caller calls it
+    /// every [`LOOK`]; `now` never decreases.
+    pub fn look(&mut self, now: Duration, streams: &[ConnectionSight]) -> u64 {
+        let Some(round_trip) = self.traffic.take(streams) else {
+            return self.rate();
+        };
+        self.count(now, round_trip);
+        let is_steady = self.queue.fell_at.is_none() && self.is_shown(now, round_trip);
+        let look = PoliteLook {
+            now,
+            round_trip,
+            delay: round_trip.saturating_sub(self.traffic.base),
+            is_alone_clear: is_steady && self.rate <= ALONE_PART * self.carried.rate,
+        };
+        if look.delay <= NO_QUEUE {
+            self.queue.empty = now;
+        }
+        let most = match look.is_alone_clear {
+            true => self.target() / 2,
+            false => self.target(),
+        };
+        if look.delay > most {
+            self.queue.looks += 1;
+            self.fall(look);
+        } else {
+            self.queue.looks = 0;
+            self.go_on(look);
+        }
+        self.rate()
+    }
+
+    /// A line for the user if the rate differs clearly from that of the last line.
+    pub fn news(&mut self, now: Duration) -> Option<String> {
+        let is_new = |(told, at): (f64, Duration)| {
+            let by = (self.rate / told).max(told / self.rate);
+            by >= NEWS_FACTOR && now >= at + NEWS_APART
+        };
+        if now < NEWS_APART || !self.told.is_none_or(is_new) {
+            return None;
+        }
+        self.told = Some((self.rate, now));
+        let rate = units::rate(self.rate);
+        let is_low = self.rate < LOW_PART * self.carried.rate;
+        let yields = is_low && (now < self.queue.yields_until || self.queue.fell_at.is_some());
+        Some(match yields {
+            true => format!("polite: {rate}, others use the link"),
+            false => format!("polite: {rate}"),
+        })
+    }
 
     fn count(&mut self, now: Duration, round_trip: Duration) {
-        self.quick.ends(now, (2 * LOOK).max(round_trip / 2));
-        if self.long.ends(now, CARRIED_SPAN) && self.long.rate >= self.carried {
-            (self.carried, self.carried_at) = (self.long.rate, now);
+        let OwnTraffic { quick, long, .. } = &mut self.traffic;
+        quick.ends(now, (2 * LOOK).max(round_trip / 2));
+        if long.ends(now, CARRIED_SPAN) {
+            self.carried.measured(now, long.rate);
         }
     }
 
     fn target(&self) -> Duration {
-        let packets = TARGET_PACKETS * PACKET / self.carried.max(PACKET);
+        let packets = TARGET_PACKETS * PACKET / self.carried.rate.max(PACKET);
         TARGET.max(Duration::from_secs_f64(packets).min(TARGET_MAX))
     }
 
@@ -360,15 +395,15 @@ impl PoliteRate {
     fn fall(&mut self, look: PoliteLook) {
         let PoliteLook { now, delay, .. } = look;
         // One look may be chance, unless the queue is long.
-        if self.queued < 2 && delay < self.target() {
+        if self.queue.looks < 2 && delay < self.target() {
             return;
         }
-        let through = self.quick.rate.min(self.rate);
-        let safe = match self.fell_at {
+        let through = self.traffic.quick.rate.min(self.rate);
+        let safe = match self.queue.fell_at {
             None => SAFE_PART * through,
             Some(before) if delay < before.mul_f64(DRAINING) => {
                 if self.is_shown(now, look.round_trip) {
-                    self.fell_at = Some(delay);
+                    self.queue.fell_at = Some(delay);
                     self.changed = now;
                 }
                 return;
@@ -377,79 +412,77 @@ impl PoliteRate {
             // The queue does not drain: others feed it.
             Some(_) => 0.0,
         };
-        let is_first = self.fell_at.is_none();
+        let is_first = self.queue.fell_at.is_none();
         // At first nothing is known of the link.
-        let are_others =
-            self.has_fallen && (look.is_alone_clear || through < OTHERS_PART * self.carried);
-        let is_doubtful = through >= OTHERS_PART * self.carried && now >= self.doubted + DOUBT;
+        let are_others = self.queue.has_fallen
+            && (look.is_alone_clear || through < OTHERS_PART * self.carried.rate);
+        let is_doubtful =
+            through >= OTHERS_PART * self.carried.rate && now >= self.queue.doubted + DOUBT;
         let part = if are_others && is_first && is_doubtful {
-            self.doubted = now;
-            self.carried *= DOUBTED_PART;
+            self.queue.doubted = now;
+            self.carried.rate *= DOUBTED_PART;
             DOUBT_PART
-        } else if are_others && now >= self.yields_until && (is_first || now < self.doubted + DOUBT)
+        } else if are_others
+            && now >= self.queue.yields_until
+            && (is_first || now < self.queue.doubted + DOUBT)
         {
             self.yield_until(now);
             0.0
         } else {
             if is_first {
-                // Two queues at about the same rate are no chance.
-                self.is_sure = self.carried < SAME * self.full;
-                self.full = self.carried;
+                self.carried.found_full();
             }
             // Drains the queue in about the time before the next fall.
-            let period = (self.base + 2 * LOOK).as_secs_f64();
+            let period = (self.traffic.base + 2 * LOOK).as_secs_f64();
             (period / (period + delay.as_secs_f64())).clamp(FALL_MIN, FALL_MAX)
         };
         self.set(now, through * part);
-        self.safe = if part > 0.0 { safe } else { 0.0 };
-        (self.fell_at, self.has_fallen) = (Some(delay), true);
+        self.queue.safe = if part > 0.0 { safe } else { 0.0 };
+        (self.queue.fell_at, self.queue.has_fallen) = (Some(delay), true);
         self.rise = RISE_FIRST;
     }
 
     fn yield_until(&mut self, now: Duration) {
-        let time = YIELD_ROUND_TRIPS * self.base;
-        self.yields_until = now + time.clamp(YIELD_MIN, YIELD_MAX);
-        if now >= self.carried_at + CARRIED_HOLDS {
-            self.carried *= CARRIED_PART;
-            (self.carried_at, self.is_sure) = (now, false);
-        }
+        let time = YIELD_ROUND_TRIPS * self.traffic.base;
+        self.queue.yields_until = now + time.clamp(YIELD_MIN, YIELD_MAX);
+        self.carried.shrink(now);
     }
 
     /// Handles a look without a queue, or with a negligible one.
     fn go_on(&mut self, look: PoliteLook) {
         let PoliteLook { now, delay, .. } = look;
-        if !self.is_shown(now, look.round_trip) || now < self.yields_until {
+        if !self.is_shown(now, look.round_trip) || now < self.queue.yields_until {
             return;
         }
-        if self.fell_at.take().is_some() {
-            let is_low = self.rate < LOW_PART * self.carried;
+        if self.queue.fell_at.take().is_some() {
+            let is_low = self.rate < LOW_PART * self.carried.rate;
             self.rise = if is_low { RISE_LOW } else { RISE_FIRST };
-            if self.safe > self.rate {
-                return self.set(now, self.safe);
+            if self.queue.safe > self.rate {
+                return self.set(now, self.queue.safe);
             }
         }
-        if now >= self.empty + MAKE_WAY_AFTER {
-            self.empty = now;
-            self.safe = self.rate;
-            self.fell_at = Some(delay);
+        if now >= self.queue.empty + MAKE_WAY_AFTER {
+            self.queue.empty = now;
+            self.queue.safe = self.rate;
+            self.queue.fell_at = Some(delay);
             return self.set(now, MAKE_WAY_PART * self.rate);
         }
-        let used = self.quick.rate + PAIRS / (look.round_trip + LOOK).as_secs_f64();
+        let used = self.traffic.quick.rate + PAIRS / (look.round_trip + LOOK).as_secs_f64();
         if used >= USED_PART * self.rate && delay <= self.target() / RISE_TARGET {
             self.rise(now);
         }
     }
 
     fn rise(&mut self, now: Duration) {
-        let is_near = self.carried > 0.0 && self.rate >= NEAR_PART * self.carried;
-        let waits = self.is_sure && now < self.changed + NEAR_WAIT;
+        let is_near = self.carried.rate > 0.0 && self.rate >= NEAR_PART * self.carried.rate;
+        let waits = self.carried.is_sure && now < self.changed + NEAR_WAIT;
         if is_near && self.rise <= RISE_FIRST && waits {
             return;
         }
-        let cruise = CRUISE_PART * self.carried;
+        let cruise = CRUISE_PART * self.carried.rate;
         let rate = self.rate * (1.0 + self.rise);
-        if self.has_fallen && self.rate < cruise && rate > cruise {
-            self.rise = if self.is_sure {
+        if self.queue.has_fallen && self.rate < cruise && rate > cruise {
+            self.rise = if self.carried.is_sure {
                 RISE_FIRST
             } else {
                 RISE_UNSURE
@@ -467,7 +500,9 @@ impl PoliteRate {
 
     fn set(&mut self, now: Duration, rate: f64) {
         let most = self.limit.map_or(f64::MAX, |it| LIMIT_PART * it as f64);
-        self.rate = rate.max(LOWEST.max(LOWEST_PART * self.carried)).min(most);
+        self.rate = rate
+            .max(LOWEST.max(LOWEST_PART * self.carried.rate))
+            .min(most);
         self.changed = now;
     }
 }
@@ -505,7 +540,7 @@ mod tests {
         let mut now = from;
         for _ in 0..looks {
             now += LOOK;
-            let before = polite.before.get(&0).copied().unwrap_or_default();
+            let before = polite.traffic.before.get(&0).copied().unwrap_or_default();
             let acked = polite.rate * LOOK.as_secs_f64();
             let sight = ConnectionSight {
                 number: 0,
@@ -575,7 +610,7 @@ mod tests {
         polite.rate = 1.9e6;
         assert_eq!(polite.news(9 * second), None);
         polite.rate = 2e4;
-        (polite.carried, polite.fell_at) = (1e6, Some(150 * MS));
+        (polite.carried.rate, polite.queue.fell_at) = (1e6, Some(150 * MS));
         let told = polite.news(10 * second);
         assert_eq!(
             told.as_deref(),
