@@ -175,7 +175,7 @@ impl ConnectionSet {
                 share: state.share,
             };
             live.count(self.flow, sight.peer, passed);
-            let doubtful = &mut state.doubtful[live.route as usize];
+            let doubtful = &mut state.routes[live.route as usize].is_doubtful;
             *doubtful = (*doubtful || live.owed >= STUCK) && live.through <= PACKET;
             // An in-band connection is alive as long as control is.
             if let Some(dead) = live.watch.look(&sight)
@@ -199,7 +199,7 @@ impl ConnectionSet {
             let is_up = live.is_up(self.flow);
             let is_sound = live.stats.is_proven()
                 && live.owed < STUCK
-                && (is_up || !state.doubtful[route as usize]);
+                && (is_up || !state.routes[route as usize].is_doubtful);
             route_state.sound += usize::from(is_sound);
             route_state.up += usize::from(is_up);
         }
@@ -226,7 +226,7 @@ impl ConnectionSet {
     /// Bytes that each route carried, indexed by route.
     pub fn carried(&self) -> [u64; Route::ALL.len()] {
         let state = self.state.lock();
-        let mut carried = state.carried;
+        let mut carried = state.routes.map(|record| record.carried);
         for live in state.live.values() {
             carried[live.route as usize] += live.stats.bytes();
         }

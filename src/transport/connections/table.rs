@@ -25,10 +25,17 @@ pub(super) struct ConnectionsState {
     pub(super) was_ever_proven: bool,
     pub(super) was_ever_listed: bool,
     pub(super) last_cause: Option<String>,
-    /// Bytes of connections that have ended, by route.
-    pub(super) carried: [u64; Route::ALL.len()],
-    /// Routes that carried an opening, but then not even as much as a packet.
-    pub(super) doubtful: [bool; Route::ALL.len()],
+    /// By number of the route.
+    pub(super) routes: [RouteRecord; Route::ALL.len()],
+}
+
+/// What the connections of one route have shown.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RouteRecord {
+    /// Bytes of connections that have ended.
+    pub(super) carried: u64,
+    /// It carried an opening, but then not even as much as a packet.
+    pub(super) is_doubtful: bool,
 }
 
 impl ConnectionsState {
@@ -93,7 +100,7 @@ impl ConnectionsState {
     pub(super) fn leaves(&mut self, id: ConnectionId, number: u16, stats: &ConnectionStats) {
         self.was_ever_proven |= stats.is_proven();
         if let Some(route) = Route::of(id.stream) {
-            self.carried[route as usize] += stats.bytes();
+            self.routes[route as usize].carried += stats.bytes();
         }
         let is_it = |live: &LiveConnection| live.number == number;
         if self.live.get(&id.stream).is_some_and(is_it)
@@ -101,7 +108,7 @@ impl ConnectionsState {
             && live.given > PACKET
             && live.through <= PACKET
         {
-            self.doubtful[live.route as usize] = true;
+            self.routes[live.route as usize].is_doubtful = true;
         }
         self.targets.leaves(stats);
         self.park();
