@@ -46,7 +46,7 @@ pub(super) use choice::WalkChoice;
 use level::{Level, LevelTerms};
 use lost::LostNames;
 use metadata::WalkMetadata;
-use names::{FirstNames, FurtherName, FurtherNames};
+use names::{FurtherName, LinkedNames};
 use roots::WalkRoots;
 pub use roots::root_id;
 use spot::WalkSpot;
@@ -99,8 +99,7 @@ pub struct Walk {
     levels: Vec<Level>,
     queued: VecDeque<Step>,
     numbers: EntryNumbers,
-    first_names: FirstNames,
-    further_names: FurtherNames,
+    linked: LinkedNames,
     metadata: WalkMetadata,
 }
 
@@ -164,10 +163,9 @@ impl Walk {
         Walk {
             numbers: EntryNumbers::from(root_id(roots.len())),
             // A listed name may lead through a link.
-            first_names: FirstNames::new(
+            linked: LinkedNames::new(
                 roots.len() == 1 && !options.follow_links && options.listed.is_none(),
             ),
-            further_names: FurtherNames::default(),
             metadata: WalkMetadata::new(options.keep, options.compares_modes),
             roots: WalkRoots::new(roots),
             choice: WalkChoice::new(options.selector.clone()),
@@ -215,13 +213,13 @@ impl Walk {
 
     /// The receiver remembers any number of files with several names, so the walk does too.
     pub fn remember_all_names(&mut self) {
-        self.first_names.remember_all();
+        self.linked.first.remember_all();
     }
 
     /// Number of further names of files that are announced as separate files, since their first names
     /// could not be remembered.
     pub fn unlinked(&self) -> u64 {
-        self.first_names.unlinked()
+        self.linked.first.unlinked()
     }
 
     /// Number of entries with extended attributes that could not be read, or that are too many.
@@ -231,7 +229,7 @@ impl Walk {
 
     /// Does one piece of work, which may queue steps. False at the end.
     fn advance(&mut self) -> bool {
-        if let Some(further) = self.further_names.take_overflowing() {
+        if let Some(further) = self.linked.further.take_overflowing() {
             self.further_name(further);
         } else if let Some(lost) = self.lost.front_mut() {
             let source = self.options.listed.as_ref();
@@ -261,7 +259,7 @@ impl Walk {
         } else if let Some(tree) = self.trees.pop_front() {
             self.begin_root();
             self.enter_tree(tree);
-        } else if let Some(further) = self.further_names.take() {
+        } else if let Some(further) = self.linked.further.take() {
             self.further_name(further);
         } else {
             return false;
@@ -273,7 +271,7 @@ impl Walk {
     /// to separate places. Each tree is walked by itself then.
     fn begin_root(&mut self) {
         if !self.options.parts.is_empty() {
-            self.first_names.forget_all(!self.options.follow_links);
+            self.linked.first.forget_all(!self.options.follow_links);
         }
     }
 
@@ -459,18 +457,18 @@ impl Walk {
             return self.unnumbered(spot, EntryKind::File, &stat);
         }
         if stat.st_nlink > 1
-            && let Some((first, is_last)) = self.first_names.find(&stat)
+            && let Some((first, is_last)) = self.linked.first.find(&stat)
         {
             self.count_child(&spot);
             if is_last {
                 stat.st_nlink = 1;
             }
-            self.further_names.add(FurtherName { spot, first, stat });
+            self.linked.further.add(FurtherName { spot, first, stat });
             return;
         }
         let id = self.number(&spot);
         let name_len = spot.name.as_bytes().len();
-        if stat.st_nlink > 1 && !self.first_names.remember(id, name_len, &stat) {
+        if stat.st_nlink > 1 && !self.linked.first.remember(id, name_len, &stat) {
             stat.st_nlink = 1;
         }
         self.announce(id, spot, EntryKind::File, &stat);

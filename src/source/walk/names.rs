@@ -18,8 +18,24 @@ use crate::manifest::{EntryId, LINKED_BYTES_MAX, Timestamp, linked_weight};
 /// receiver.
 pub(super) const FURTHER_NAMES_MAX: usize = 1 << 13;
 
+/// The names of files with several names.
+pub(super) struct LinkedNames {
+    pub first: FirstNames,
+    pub further: FurtherNames,
+}
+
+impl LinkedNames {
+    /// `distinct`: no name of a file comes twice: one thing was named, and links are not followed.
+    pub(super) fn new(distinct: bool) -> LinkedNames {
+        LinkedNames {
+            first: FirstNames::new(distinct),
+            further: FurtherNames::default(),
+        }
+    }
+}
+
 pub(super) struct FirstNames {
-    /// No name of a file comes twice: one thing was named, and links are not followed.
+    /// As in [`LinkedNames::new`].
     distinct: bool,
     /// Keyed by device and inode.
     files: BTreeMap<(u64, u64), WalkedName>,
