@@ -185,12 +185,12 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
         (
             "--inplace",
             args.inplace,
-            "it would write into files that earlier copies share",
+            "--inplace would write into files that earlier copies share",
         ),
         (
             "--no-clobber",
             args.no_clobber,
-            "it compares content, which is not sent for reused files",
+            "--no-clobber compares content, which is not sent for reused files",
         ),
         (
             "--digests",

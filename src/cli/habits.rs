@@ -12,7 +12,7 @@ const PROGRESS: &str =
 const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";
-const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets it";
+const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets the codec";
 const NEWER: &str = "fastcp compares times to the nanosecond where both file systems keep \
                      nanoseconds";
 const LINKS: &str = "symbolic links stay links; -L follows them";
