@@ -44,7 +44,7 @@
 //! |---|---|---|---|
 //! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) takes a buffer of the [pool](chunk::Pool) and does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | `Buffer` |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
-//! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size; two chunks where the link is slow | |
+//! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size, on a slow link up to that of two chunks | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
 //! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number, which never changes | [`Plan`](pipeline::send::plan::Plan) |
 //!
@@ -195,7 +195,7 @@
 //! AllSent               ----------------------> the end of the walk
 //!                       <---------------------- Ack, Busy, Done
 //! closes control        ---------------------->
-//!                       <---------------------- exits, or 20 ms after `Done`
+//!                       <---------------------- exits, at the latest 20 ms after `Done`
 //! ```
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
@@ -224,7 +224,7 @@
 //! - With `--map` the client tells the sender the parts, and the receiver their places (`Map`). Each
 //!   part is a root after the only operand, with the next operand's number. The space that each root
 //!   needs (`RootSpaces`) precedes `Roots`.
-//! - With sources on several hosts the client has one session with each after the other, and its hello
+//! - With sources on several hosts the client has a session with each host in turn, and its hello
 //!   says so: the destination is a directory then.
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
@@ -262,7 +262,7 @@
 //! | frame | an encoded chunk as bytes on a connection |
 //! | connection | one TCP (or ssh) connection that carries frames; "stream" for the user |
 //! | pipe | a source or destination that is read or written once, in order |
-//! | route | how connections come about: direct, reverse, through ssh, in-band |
+//! | route | how connections come about: direct, reverse, through ssh, in-band (inside control) |
 //! | control | typed messages over ssh's stdin and stdout |
 //! | session | one conversation, from ssh login to done |
 //! | end | the sender's or the receiver's part of a session, with its threads |

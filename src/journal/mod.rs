@@ -28,9 +28,9 @@
 //! everything was written during this boot and to this mount, and no lost write is known. Bytes
 //! that sessions of the same command wrote or read under these conditions are not read a second
 //! time ([`Journal::certain`]). Otherwise a copy over a link that keeps failing would never end.
-//! After a restart of the machine, a new mount or a lost write, size and time of a file that changed
-//! since the journal was made do not show that it is unchanged ([`Journal::may_have_lost`]): a file
-//! system may keep them and lose the content.
+//! After a restart of the machine, a new mount or a lost write, the size and time of a file that
+//! was written since the journal was made prove nothing ([`Journal::may_have_lost`]): a file system
+//! may keep them and lose the content.
 //!
 //! # Locking
 //!

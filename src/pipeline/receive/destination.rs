@@ -1,4 +1,5 @@
-//! The destination of a copy as the user named it, and the sessions of its command.
+//! The destination of a copy as the user named it, and the sessions of this run of fastcp: the
+//! current one, and earlier ones whose connection was lost.
 
 use std::ffi::OsString;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Connections from one end to the other: from the client to the server (direct), as ssh has just
-//! connected, or from the server to the client (reverse).
+//! Connections from one end to the other: from the client to the server (direct), the way that ssh
+//! connects, or from the server to the client (reverse).
 //!
 //! The addresses are tried in order, each a moment after the one before. The first that connects
 //! and proves itself is taken. A proven address is then the only one that is dialled.
