@@ -124,11 +124,7 @@ impl Walk {
             return;
         };
         let Some(entry) = self.look_for(source, child, &name) else {
-            // Reading passes over all listed names.
-            if self.levels.last().is_some_and(super::Level::reads) {
-                self.found_by_reading(name);
-            }
-            return;
+            return self.read_listed(source, child, name);
         };
         let level = self.levels.last();
         let level = level.filter(|level| Arc::ptr_eq(&level.dir, &entry.spot.dir));
@@ -174,6 +170,22 @@ impl Walk {
             ..self.whole(stat.st_dev)
         };
         self.directory_by(spot, stat, how, source.plain_parents && !is_named);
+    }
+
+    /// Visits the entry of the innermost directory with a name that is listed in other bases, and
+    /// missing there: reading passes over all listed names.
+    fn read_listed(&mut self, source: &ListedSource, child: &ListedChild<'_>, name: Name) {
+        let Some(level) = self.levels.last().filter(|level| level.reads()) else {
+            return;
+        };
+        let dir = level.dir.clone();
+        let dirs = self.dirs_of(&source.list.bases_of(&child.all()));
+        // Then it has been looked for here too.
+        let is_listed_here = dirs.iter().any(|(_, of)| Arc::ptr_eq(of, &dir));
+        let is_missing = |cause: io::Error| Errno::from_io_error(&cause) == Some(Errno::NOENT);
+        if !is_listed_here && !dir.stat(name.as_os_str()).is_err_and(is_missing) {
+            self.found_by_reading(name);
+        }
     }
 
     /// Looks for a listed entry in all bases. Names that are missing get errors.

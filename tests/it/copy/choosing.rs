@@ -218,6 +218,12 @@ fn a_base_that_is_missing_leaves_the_others_alone(case: &Case) {
     let read = run("q/./d\nd/gone\n", &[], "g");
     read.exits(9);
     assert_eq!(case.dst.read("g/d/x"), b"t/q/d/x");
+    // A name that is missing fails once, and not in a directory of which all entries are copied.
+    for (names, dest) in [(".\ngone\n", "h"), ("d/./\nq/./gone\n", "i")] {
+        let done = run(names, &["--json"], dest);
+        let told = done.exits(9).never_says("d/gone").stdout_text();
+        assert!(told.contains("\"failed\":1,"), "{told}");
+    }
 
     // A file is not written into itself.
     let into = case.src.path("t/q").display().to_string();
