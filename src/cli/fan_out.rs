@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::app::fan_out::HOSTS_MAX;
 use crate::error::{Error, Result, reason_of};
-use crate::session::{EndKind, Operand, Request, Route};
+use crate::session::{EndKind, Host, Operand, Request, Route};
 use crate::units::printable;
 
 use super::args::Args;
@@ -69,8 +69,11 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
         )));
     }
     let mut all = all().filter(|_| args.mirror.deletes());
-    if let Some(inner) = all.find(|dest| places.iter().any(|outer| is_inside(place(dest), *outer)))
-    {
+    let is_inside = |dest: &&Operand| {
+        let inner = place(dest);
+        places.iter().any(|outer| inner.is_inside(outer))
+    };
+    if let Some(inner) = all.find(is_inside) {
         return Err(Error::usage(format!(
             "{}: is inside another destination, where --delete would delete it",
             name(inner)
@@ -88,29 +91,55 @@ fn check_flags(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// True if the one place is below the other, as far as their names show.
-fn is_inside(
-    (host, path): (Option<&crate::session::Host>, &[u8]),
-    (outer_host, outer): (Option<&crate::session::Host>, &[u8]),
-) -> bool {
-    if host != outer_host {
-        return false;
-    }
-    let is_home = |path: &[u8]| matches!(path, b"" | b"." | b"~");
-    let is_relative = !path.starts_with(b"/") && !path.starts_with(b"~");
-    if is_home(outer) {
-        return is_relative && !is_home(path) || path.starts_with(b"~/");
-    }
-    let below = path.strip_prefix(outer);
-    below.is_some_and(|below| below.starts_with(b"/") || outer == b"/" && !below.is_empty())
+/// The place of a destination. It is equal for two destinations if they are the same, as far as
+/// their names show, and on this machine the file system.
+#[derive(PartialEq, Eq, Hash)]
+struct DestPlace<'a> {
+    host: Option<&'a Host>,
+    /// Empty for the home directory of a host.
+    path: Vec<u8>,
 }
 
-/// A key that is equal for two destinations if they are the same, as far as their names show.
-fn place(dest: &Operand) -> (Option<&crate::session::Host>, &[u8]) {
-    let path = &dest.path[..];
-    let slashes = path.iter().rev().take_while(|byte| **byte == b'/').count();
-    let end = (path.len() - slashes).max(path.len().min(1));
-    (dest.host.as_ref(), &path[..end])
+fn place(dest: &Operand) -> DestPlace<'_> {
+    let host = dest.host.as_ref();
+    let path = match (dest.what, host) {
+        (EndKind::Path, None) => {
+            let path = Path::new(OsStr::from_bytes(&dest.path));
+            let whole = path.canonicalize().or_else(|_| std::path::absolute(path));
+            let whole = whole.map_or_else(|_| path.as_os_str().to_owned(), OsString::from);
+            plain(whole.as_bytes())
+        }
+        (EndKind::Path, Some(_)) => plain(&dest.path),
+        _ => dest.path.clone(),
+    };
+    DestPlace { host, path }
+}
+
+/// A path without names that lead nowhere.
+fn plain(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/');
+    let names: Vec<&[u8]> = names.filter(|name| !matches!(*name, b"" | b".")).collect();
+    if path.starts_with(b"/") {
+        return [&b"/"[..], &names.join(&b'/')[..]].concat();
+    }
+    let is_home = names.first().is_some_and(|name| *name == b"~");
+    names[usize::from(is_home)..].join(&b'/')
+}
+
+impl DestPlace<'_> {
+    /// True if it is below the other one.
+    fn is_inside(&self, outer: &DestPlace<'_>) -> bool {
+        let (path, outer_path) = (&self.path[..], &outer.path[..]);
+        let below = match outer_path {
+            // `~name` is another user's home directory.
+            b"" => !matches!(path, [] | [b'/' | b'~', ..]),
+            b"/" => path.len() > 1 && path.starts_with(b"/"),
+            _ => path
+                .strip_prefix(outer_path)
+                .is_some_and(|below| below.starts_with(b"/")),
+        };
+        below && self.host == outer.host
+    }
 }
 
 /// The lines of a file, without empty ones and those that begin with `#`.
@@ -219,6 +248,15 @@ mod tests {
     fn what_cannot_go_to_several_is_refused_with_a_sentence() {
         for (line, told) in [
             ("a h:/p --also h:/p/", "is given twice as a destination"),
+            ("a h:p --also h:~/./p", "is given twice as a destination"),
+            ("a ./p --also p/.", "is given twice as a destination"),
+            ("-r --delete a h:/ --also h:/p", "h:/p: is inside another"),
+            ("-r --delete a h:p --also h:~//p/q", "is inside another"),
+            (
+                "-r --delete a h:./p/q --also h:",
+                "h:./p/q: is inside another",
+            ),
+            ("-r --delete a ./p --also p/q", "p/q: is inside another"),
             ("h:a b --also c:/p", "h:a is on another host"),
             ("a h: --also -", "tee"),
             ("a h:a/b --also h:a_b --digests sums", "sums.h:a_b"),
@@ -232,6 +270,13 @@ mod tests {
         let many = (0..HOSTS_MAX).map(|n| format!(" --also h{n}:"));
         let many = format!("a h:{}", many.collect::<String>());
         assert!(refused(&many).contains("in several runs"));
-        ordered("a h:/ --also h:").unwrap();
+        for line in [
+            "a h:/ --also h:",
+            "-r --delete a h:p --also h:pq --also i:p/q --also h:/p/r",
+            "-r --delete a h: --also h:~user/p",
+            "-r a ./p --also p/q",
+        ] {
+            ordered(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
     }
 }
