@@ -583,7 +583,8 @@ fn is_within(dir: &Arc<Dir>, above: bool) -> bool {
     };
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let mut way = String::new();
-    for level in 0..DEPTH_MAX {
+    // So many levels may be between the directory of a key and the deepest one below it.
+    for level in 0..=DEPTH_MAX {
         let state = statat(&*fd, format!("{way}{STATE}"), flags);
         if (level > 0 || !above) && state.is_ok_and(|stat| is_state(&stat)) {
             return true;
@@ -1030,6 +1031,21 @@ mod tests {
         };
         remove_others(&slot.dir, |_| false, &rules(), &is_ending).unwrap();
         assert_eq!(names(temp.path()), [partial.name().to_str().unwrap()]);
+    }
+
+    #[test]
+    fn the_deepest_directory_of_a_snapshot_is_in_it() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir(temp.path().join(STATE)).unwrap();
+        let deepest = temp.path().join("d/".repeat(DEPTH_MAX));
+        std::fs::create_dir_all(&deepest).unwrap();
+        let dir = Dir::root(&deepest, &Arc::default()).unwrap();
+        let is_in = is_within(&dir, false);
+        // Removing the whole tree at once opens all of it.
+        for dir in deepest.ancestors().take(DEPTH_MAX) {
+            std::fs::remove_dir(dir).unwrap();
+        }
+        assert!(is_in);
     }
 
     #[test]
