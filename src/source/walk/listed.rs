@@ -182,8 +182,10 @@ impl Walk {
         let dirs = self.dirs_of(&source.list.bases_of(&child.all()));
         // Then it has been looked for here too.
         let is_listed_here = dirs.iter().any(|(_, of)| Arc::ptr_eq(of, &dir));
-        let is_missing = |cause: io::Error| Errno::from_io_error(&cause) == Some(Errno::NOENT);
-        if !is_listed_here && !dir.stat(name.as_os_str()).is_err_and(is_missing) {
+        let is_missing = dir
+            .stat(name.as_os_str())
+            .is_err_and(|cause| does_not_exist(&cause));
+        if !is_listed_here && !is_missing {
             self.found_by_reading(name);
         }
     }
@@ -208,7 +210,13 @@ impl Walk {
                 }
                 Ok(None) => continue,
                 // A rule may leave out an entry whose status cannot be read.
-                Err(_) if child.below.is_empty() && self.choice.leaves_out(name) => continue,
+                Err(cause)
+                    if !does_not_exist(&cause)
+                        && child.below.is_empty()
+                        && self.choice.leaves_out(name) =>
+                {
+                    continue;
+                }
                 Err(cause) => {
                     self.lose(child.all(), base, LostCause::of(&cause));
                     continue;
@@ -460,6 +468,10 @@ impl Walk {
         };
         self.options.holds && self.levels.last().is_none_or(has_many)
     }
+}
+
+fn does_not_exist(cause: &io::Error) -> bool {
+    Errno::from_io_error(cause) == Some(Errno::NOENT)
 }
 
 /// True if `link`, called `name` in `dir`, may be followed: another user may have planted it only if it

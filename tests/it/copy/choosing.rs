@@ -218,6 +218,10 @@ fn a_base_that_is_missing_leaves_the_others_alone(case: &Case) {
     let read = run("q/./d\nd/gone\n", &[], "g");
     read.exits(9);
     assert_eq!(case.dst.read("g/d/x"), b"t/q/d/x");
+    // What is missing has no type, so no rule leaves it out.
+    let missing = run("gone\nd/x\n", &["--exclude", "*/"], "k");
+    missing.exits(9).says("t/gone: no such file");
+    assert!(case.dst.has("k/d/x"));
     // A name that is missing fails once, and not in a directory of which all entries are copied.
     for (names, dest) in [(".\ngone\n", "h"), ("d/./\nq/./gone\n", "i")] {
         let done = run(names, &["--json"], dest);
