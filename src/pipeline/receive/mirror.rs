@@ -113,6 +113,11 @@ impl Mirroring {
         self.spellings.lock().may_confuse(dir, &self.rules)
     }
 
+    /// True if errors forbid nothing. A check deletes nothing anyway.
+    fn is_free(&self) -> bool {
+        self.rules.force || self.rules.check
+    }
+
     /// Compares the names in a directory whose entries are all in place.
     pub(super) fn compare(
         &self,
@@ -156,7 +161,7 @@ impl Mirroring {
         let mut noted = self.noted.lock();
         noted.entries += own.len() as u64;
         // As when a disk is not mounted.
-        if names.is_named && names.sums == [0] && !self.rules.force {
+        if names.is_named && names.sums == [0] && !self.is_free() {
             let message = "nothing in the source directory is copied, so nothing is deleted (--force \
                            deletes anyway)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
@@ -196,7 +201,7 @@ impl Mirroring {
             report.context.report_fault(&error, 0, 0);
             return true;
         }
-        if report.has_failed() && !self.rules.force && !noted.reader.is_empty() {
+        if report.has_failed() && !self.is_free() && !noted.reader.is_empty() {
             let line = "fastcp: nothing was deleted, because some entries could not be copied \
                         (--force deletes anyway)";
             (self.tell)(line);
@@ -250,13 +255,19 @@ impl Mirroring {
     /// Reports what could not be decided.
     fn conclude(&self, report: &Report, work: &MirrorWork) {
         if work.unsure > 0 {
-            let line = format!(
-                "fastcp: --delete leaves {} to the next run: directories changed during the copy",
-                match work.unsure {
-                    1 => "1 entry".to_owned(),
-                    more => format!("{more} entries"),
+            let entries = match work.unsure {
+                1 => "1 entry".to_owned(),
+                more => format!("{more} entries"),
+            };
+            let line = match self.rules.check {
+                true => {
+                    format!("fastcp: {entries} may be extra: directories changed during the check")
                 }
-            );
+                false => format!(
+                    "fastcp: --delete leaves {entries} to the next run: directories changed during \
+                     the copy"
+                ),
+            };
             (self.tell)(&line);
         }
         if work.left_out > 0 {

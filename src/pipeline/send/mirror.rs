@@ -104,7 +104,8 @@ impl MirrorRoots {
     pub(super) fn answer(&self, sender: &Sender) -> Result<(), Ended> {
         while let Some(questions) = sender.control.questions.take() {
             let is_incomplete = sender.report.has_failed();
-            let answer = if is_incomplete && !sender.context.options.force {
+            let options = &sender.context.options;
+            let answer = if is_incomplete && !options.force && !options.check {
                 ExtraEntries::Unknown
             } else {
                 let mut entries = Vec::new();

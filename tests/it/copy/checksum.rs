@@ -17,6 +17,7 @@ ways! { local_push, here =>
 ways! { local_pull =>
     a_check_refuses_what_it_cannot_do,
     a_check_names_hard_links_in_whose_place_is_a_directory,
+    a_check_names_extra_entries_although_something_fails,
 }
 
 const BIG: usize = 3 * MIB;
@@ -175,6 +176,16 @@ fn a_check_names_hard_links_in_whose_place_is_a_directory(case: &Case) {
     let check = case.copy(&["--check"], "tree/", "there");
     let found = ["differs  first", "differs  second"].map(str::to_owned);
     assert_eq!(lines(check.exits(1)), BTreeSet::from(found));
+}
+
+fn a_check_names_extra_entries_although_something_fails(case: &Case) {
+    case.src.dir("tree/empty");
+    case.dst.file("there/empty/old", "");
+    let check = case.copy(&["--check"], "tree/empty/", "there/empty");
+    assert_eq!(check.exits(1).stdout_text(), "extra    old\n");
+    let check = case.copy_all(&["--check"], &["tree/", "gone"], "there/");
+    check.exits(9).never_says("deleted");
+    assert_eq!(check.stdout_text(), "extra    empty/old\n");
 }
 
 fn a_check_refuses_what_it_cannot_do(case: &Case) {
