@@ -44,6 +44,8 @@ pub struct Expanded {
     lacks_some: bool,
     /// Number of operands.
     typed: usize,
+    /// An operand names an entry that may be left out, and is not in `named`.
+    may_lack_names: bool,
     /// Only these entries of the only directory in `named` are copied.
     listed: Option<Arc<ListedSource>>,
     /// The parts of the first one in `named` that follow it (`--map`).
@@ -61,8 +63,16 @@ impl Expanded {
         }
     }
 
-    /// Adds the files that an operand names. `has_failed`: it names others too.
-    pub fn add(&mut self, named: Vec<NamedSource>, operand: usize, has_failed: bool) {
+    /// Adds the files that the operand `typed` names. `has_failed`: it names others too.
+    pub fn add(
+        &mut self,
+        named: Vec<NamedSource>,
+        (operand, typed): (usize, &[u8]),
+        has_failed: bool,
+    ) {
+        // Of what a pattern matches, a part may be left out.
+        let is_known = !source::is_pattern(typed) && (has_failed || !named.is_empty());
+        self.may_lack_names |= !is_known;
         self.lacks_some |= has_failed;
         self.typed += 1;
         self.operands.extend(named.iter().map(|_| operand as u32));
@@ -147,7 +157,9 @@ impl Expanded {
                 let handles = Arc::new(Handles::default());
                 let walk_options = WalkOptions {
                     lacks_operands: self.lacks_some,
-                    may_lack_names: self.typed > 1 && options.selector.has_bounds(),
+                    may_lack_names: self.may_lack_names
+                        && self.typed > 1
+                        && options.selector.has_bounds(),
                     ..self.walk_options(options)
                 };
                 let walk = Walk::new(self.named, walk_options, handles);
@@ -298,7 +310,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
             .for_each(|error| client.news.failures.add(error));
         let warnings = named.iter().filter_map(NamedSource::warning);
         warnings.for_each(|line| client.reporter.notice(&line));
-        all.add(named, operand, !errors.is_empty());
+        all.add(named, (operand, &source.path), !errors.is_empty());
     }
     all.add_parts(&options.maps, &lookup)?;
     Ok(all)

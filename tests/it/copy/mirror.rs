@@ -320,6 +320,18 @@ fn operands_in_one_directory_keep_each_others_entries(case: &Case) {
     assert_eq!(there.names(), ["both", "d", "file", "of a"]);
     assert_eq!(there.dir("both").names(), ["of a", "of other"]);
     assert_eq!(there.dir("d").names(), ["of d"]);
+
+    // Nobody knows the name of an operand that is left out, so nothing beside it is deleted.
+    case.src.file("file", "long");
+    for (most, stays) in [("--max-size=3", true), ("--max-size=4", false)] {
+        there.file("only there", "");
+        case.copy_all(&["-a", "--delete", most], &sources, "there")
+            .succeeds();
+        assert!(
+            there.has("file") && there.has("only there") == stays,
+            "{most}"
+        );
+    }
 }
 
 fn the_source_and_mounted_file_systems_stay(case: &Case) {
