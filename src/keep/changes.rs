@@ -92,9 +92,9 @@ impl MetadataChanges {
             (name, _) => Some(NewOwner::Name(name.as_bytes().to_vec())),
         };
         (self.user, self.group) = (owner(user), owner(group));
-        let is_possible = |name: &str| name.len() <= NAME_MAX && !name.contains([':', '\0']);
+        let is_name = |name: &str| !name.contains([':', '\0']);
         let names_any = self.user.is_some() || self.group.is_some();
-        match names_any && is_possible(user) && is_possible(group) {
+        match names_any && is_name(user) && is_name(group) && self.is_within_limits() {
             true => Ok(()),
             false => Err(BadChange::Owner(text.to_owned())),
         }
@@ -102,8 +102,13 @@ impl MetadataChanges {
 
     /// True if a peer may send this.
     pub fn is_within_limits(&self) -> bool {
-        let is_short = |owner: &Option<NewOwner>| !matches!(owner, Some(NewOwner::Name(name)) if name.len() > NAME_MAX);
-        self.modes.len() <= CHANGES_MAX && is_short(&self.user) && is_short(&self.group)
+        // To the system, the largest number means no change.
+        let is_possible = |owner: &Option<NewOwner>| match owner {
+            Some(NewOwner::Name(name)) => name.len() <= NAME_MAX,
+            Some(NewOwner::Number(number)) => *number < u32::MAX,
+            None => true,
+        };
+        self.modes.len() <= CHANGES_MAX && is_possible(&self.user) && is_possible(&self.group)
     }
 
     /// The mode that a copy gets. `mode` is the source's.
@@ -247,6 +252,10 @@ mod tests {
             owners("0:www"),
             Ok((Some(NewOwner::Number(0)), name("www")))
         );
-        assert!(owners("").is_err() && owners(":").is_err() && owners("a:b:c").is_err());
+        for text in ["", ":", "a:b:c", "4294967295", "0:4294967295"] {
+            assert!(owners(text).is_err(), "{text}");
+        }
+        // The second is a name.
+        assert!(owners("4294967294:4294967296").is_ok());
     }
 }
