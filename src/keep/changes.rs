@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
+use crate::units::printable;
 
 /// Most changes in one `--chmod`.
 const CHANGES_MAX: usize = 64;
@@ -74,7 +75,7 @@ impl MetadataChanges {
                 return Err(BadChange::TooMany);
             }
             let change = ModeChange::parse(part, umask as u16);
-            let change = change.ok_or_else(|| BadChange::Mode(part.to_owned()))?;
+            let change = change.ok_or_else(|| BadChange::Mode(printable(part.as_bytes())))?;
             self.modes.push(change);
         }
         Ok(())
@@ -96,7 +97,7 @@ impl MetadataChanges {
         let names_any = self.user.is_some() || self.group.is_some();
         match names_any && is_name(user) && is_name(group) && self.is_within_limits() {
             true => Ok(()),
-            false => Err(BadChange::Owner(text.to_owned())),
+            false => Err(BadChange::Owner(printable(text.as_bytes()))),
         }
     }
 
@@ -229,6 +230,8 @@ mod tests {
         }
         // X counts execute permissions at that moment.
         assert_eq!(changed("go=X", 0o744, false), 0o711);
+        let told = MetadataChanges::default().add_modes("u+\x1b", 0);
+        assert_eq!(told, Err(BadChange::Mode("u+\\x1b".to_owned())));
         for text in ["", "rwx", "u+q", "z+r", "99", "D", "u+r,", "77777"] {
             assert!(
                 MetadataChanges::default().add_modes(text, 0).is_err(),
