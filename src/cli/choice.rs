@@ -4,13 +4,14 @@
 //! which they were typed.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, StdinLock};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::dir::home;
 use crate::error::{Error, Result, reason_of};
+use crate::pipe::is_stdin_closed;
 use crate::selection::{
     BadRule, LineForm, Parsed, RULES_MAX, Rule, RuleLines, Selection, Selector,
 };
@@ -176,7 +177,7 @@ fn read(
     let mut text = Vec::new();
     let most = FILE_MAX + 1;
     let read = match file == "-" {
-        true => std::io::stdin().lock().take(most).read_to_end(&mut text),
+        true => stdin(&shown)?.take(most).read_to_end(&mut text),
         false => std::fs::File::open(file).and_then(|it| it.take(most).read_to_end(&mut text)),
     };
     read.map_err(|error| fail(&reason_of(&error)))?;
@@ -199,4 +200,15 @@ fn read(
         add(rules, parsed, &shown, (depth, has_nuls))?;
     }
     Ok(())
+}
+
+/// Standard input with rules or names; `shown` is for messages.
+///
+/// # Errors
+/// Usage, if this process was started without one.
+pub(super) fn stdin(shown: &str) -> Result<StdinLock<'static>> {
+    match is_stdin_closed() {
+        true => Err(Error::usage(format!("{shown}: standard input is closed"))),
+        false => Ok(std::io::stdin().lock()),
+    }
 }

@@ -13,7 +13,7 @@ use crate::units::printable;
 
 use super::args::Args;
 use super::ends::name;
-use super::operand;
+use super::{choice, operand};
 
 /// The copy that these options ask for. Reads the list, unless the host of the sources does that.
 ///
@@ -87,7 +87,7 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
                 if args.rules.reads_stdin() {
                     return Err(fail("stdin is already the source of the filter rules"));
                 }
-                let list = FileList::read(std::io::stdin().lock(), form, &shown)?;
+                let list = FileList::read(choice::stdin(&shown)?, form, &shown)?;
                 return Ok(NamesFrom::List(Arc::new(list)));
             }
             let host = parsed.host.map(|host| of_source(host, source));

@@ -504,6 +504,13 @@ fn rules_come_from_files_too(case: &Case) {
         assert!(copied.has("b") == has_b && copied.has("c.log"), "{flag}");
         assert!(!copied.has("d~"), "{flag}");
     }
+    // A closed standard input is no empty list.
+    for flag in ["--files-from=-", "--exclude-from=-", "--filter=merge -"] {
+        let run = case.copying(&["-r", flag], "t", "closed");
+        let run = run.under(["sh", "-c", "exec \"$@\" <&-", "sh"]).run();
+        run.exits(2).says("standard input is closed");
+    }
+    assert!(!case.dst.has("closed"));
 }
 
 fn a_bad_rule_is_refused_before_the_copy(case: &Case) {
