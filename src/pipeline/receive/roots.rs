@@ -61,7 +61,9 @@ impl DestinationResolver<'_> {
                     Some(part) => &part.from,
                     None => typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
                 },
-                follow_name: typed(root).is_some_and(|typed| typed.follow_name),
+                // Between two hosts, `typed` has a hash after the operand.
+                follow_name: part(root).is_none()
+                    && typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();
         let same_machine = &self.entries.mirror.same_machine;

@@ -18,6 +18,8 @@ ways! { local_push, here =>
 
 ways! { local_push, local_pull => an_interrupted_part_resumes }
 
+ways! { local_push, local_between => a_link_in_the_place_of_a_part_is_replaced }
+
 ways! { here =>
     each_file_system_needs_room_for_its_own_parts,
     mappings_that_cannot_work_are_refused,
@@ -132,6 +134,23 @@ fn parts_go_to_their_places_and_a_second_run_keeps_them(case: &Case) {
     );
     assert_eq!(case.dst.read("ts1/sub/u"), b"changed");
     assert_eq!(case.dst.meta("wal/1").ino(), before);
+}
+
+fn a_link_in_the_place_of_a_part_is_replaced(case: &Case) {
+    case.src.file("pg/conf", "conf");
+    case.dst.file("other", "of another");
+    // Between two hosts, the link was followed if a hash of SOURCE had no character of a pattern.
+    for (nth, source) in ["pg/", "pg//", "pg///"].into_iter().enumerate() {
+        let (main, etc) = (format!("main{nth}"), format!("etc{nth}"));
+        let link = format!("{etc}/conf");
+        case.dst.link(&link, case.dst.path("other"));
+        let run = case.fastcp().arg("-r").args(map(case, "conf", &etc));
+        let run = run.arg(case.src(source)).arg(case.dst(&main));
+        run.run().succeeds();
+        assert!(case.dst.meta(&link).is_file(), "{source}");
+        assert_eq!(case.dst.read(&link), b"conf");
+        assert_eq!(case.dst.read("other"), b"of another");
+    }
 }
 
 fn a_mirror_leaves_the_place_of_a_part_alone(case: &Case) {
