@@ -19,7 +19,9 @@ use crate::session::heartbeat::Heart;
 use crate::session::operands;
 use crate::session::request::Request;
 use crate::units::harmless;
-use crate::wire::message::{Conclusion, Fault, FileDigest, Message, Relay, Tune, Want, WantKind};
+use crate::wire::message::{
+    Conclusion, Fault, FileDigest, Message, Relay, RootsResolved, Tune, Want, WantKind,
+};
 use crate::wire::progress_report::ProgressReport;
 
 /// Characters of a reason, or of a name, that are shown.
@@ -256,7 +258,11 @@ impl<'a> Exchange<'a> {
                 }
                 self.client.progress.set_phase(Phase::Copying);
                 self.has_landed.send_replace(true);
-                RelayStep::Pass(Message::Landed(landed))
+                // With `--map`, the names are whole paths.
+                RelayStep::Pass(Message::Landed(RootsResolved {
+                    names: Vec::new(),
+                    ..landed
+                }))
             }
             Message::Missing(missing) => {
                 let lens = missing.spans.iter();

@@ -81,6 +81,24 @@ fn a_fault_goes_on_without_its_path_and_words() {
 }
 
 #[test]
+fn a_sender_does_not_learn_the_places_of_the_copy() {
+    let (request, (client, _)) = (request(), client());
+    let exchange = Exchange::new(&request, &client, &[]);
+    let landed = RootsResolved {
+        names: vec![b"b".to_vec(), b"/secret/wal".to_vec()],
+        resumes: true,
+        ordered: false,
+        window: 7,
+    };
+    let said = exchange.of_receiver(Message::Landed(landed));
+    let Ok(RelayStep::Pass(Message::Landed(passed))) = said else {
+        panic!("it is for the sender");
+    };
+    assert!(passed.names.is_empty());
+    assert_eq!((passed.resumes, passed.window), (true, 7));
+}
+
+#[test]
 fn what_an_end_does_not_say_is_passed_to_nobody() {
     let (request, (client, _)) = (request(), client());
     let exchange = Exchange::new(&request, &client, &[]);
