@@ -38,12 +38,12 @@ impl TakenNames {
     /// Takes the names of this host's roots. A second call takes the same ones again.
     ///
     /// # Errors
-    /// `Kind::Usage` if another host has one of them.
+    /// `Kind::Usage` if another host has one of them, or a name that one of their backups may get.
     pub fn take(&self, request: &Request, roots: &[Root]) -> Result<()> {
         let mut names = self.names.lock();
+        self.check_backups(&names, request, roots)?;
         for root in roots {
-            let operand = request.sources.get(root.operand as usize);
-            let typed = operand.map_or_else(String::new, shown);
+            let typed = shown_operand(request, root);
             match names.get(&root.name) {
                 Some(other) if other.host != self.host => {
                     return Err(same_name(&other.typed, &typed, &root.name));
@@ -55,6 +55,44 @@ impl TakenNames {
         }
         Ok(())
     }
+
+    /// Refuses a file whose backup could replace a file of an earlier host. The receiver does not
+    /// know that the same command has copied that file.
+    fn check_backups(
+        &self,
+        names: &HashMap<Name, TakenName>,
+        request: &Request,
+        roots: &[Root],
+    ) -> Result<()> {
+        let backup = request.options.backup.as_ref();
+        let Some(place) = backup.filter(|place| place.is_beside()) else {
+            return Ok(());
+        };
+        // Directories get no backups.
+        let files = roots.iter().filter(|root| !root.is_directory);
+        let files: HashMap<&[u8], &Root> = files.map(|root| (root.name.as_bytes(), root)).collect();
+        for (name, earlier) in names.iter().filter(|(_, taken)| taken.host != self.host) {
+            let mut name = name.as_bytes();
+            // A second backup of a run gets the suffix twice.
+            while place.is_backup(name) {
+                name = &name[..name.len() - place.suffix.len()];
+                if let Some(root) = files.get(name) {
+                    let (earlier, typed) = (&earlier.typed, shown_operand(request, root));
+                    return Err(Error::usage(format!(
+                        "the backup of {typed} could replace the copy of {earlier}: copy {earlier} \
+                         afterwards, or add --backup-dir"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The root's operand, printable.
+fn shown_operand(request: &Request, root: &Root) -> String {
+    let operand = request.sources.get(root.operand as usize);
+    operand.map_or_else(String::new, shown)
 }
 
 /// The error for two operands that would land in one place.

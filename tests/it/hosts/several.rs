@@ -20,6 +20,7 @@ ways! { pull => a_host_that_fails_does_not_stop_the_others }
 
 ways! { local_pull =>
     names_that_meet_are_refused,
+    no_backup_replaces_a_file_of_an_earlier_host,
     operands_and_options_that_do_not_fit_are_refused,
 }
 
@@ -188,6 +189,32 @@ fn names_that_meet_are_refused(case: &Case) {
     let done = run(&[on("h1", case, "1/*"), local]);
     done.exits(2).says("would get the same name x");
     assert_eq!(case.dst.read("x"), b"1/x");
+}
+
+fn no_backup_replaces_a_file_of_an_earlier_host(case: &Case) {
+    case.src.file("1/x~", "x~");
+    case.src.file("2/x", "new");
+    case.dst.file("x", "old");
+    let (tilde, plain) = (on("h1", case, "1/x~"), on("h2", case, "2/x"));
+    let run = |flags: &[&str], sources: [&String; 2]| {
+        let run = case.fastcp().arg("-b").args(flags).args(sources);
+        run.arg(case.dst("")).run()
+    };
+    let done = run(&[], [&tilde, &plain]);
+    done.exits(2).says("the backup of h2:").says("copy h1:");
+    assert_eq!(case.dst.read("x"), b"old");
+    assert_eq!(case.dst.read("x~"), b"x~");
+    run(&["--backup-dir=saved"], [&tilde, &plain]).succeeds();
+    assert_eq!(case.dst.read("x"), b"new");
+    assert_eq!(case.dst.read("x~"), b"x~");
+    assert_eq!(case.dst.read("saved/x"), b"old");
+
+    // In the other order, the backup gets a backup.
+    case.dst.file("x", "older");
+    run(&[], [&plain, &tilde]).succeeds();
+    assert_eq!(case.dst.read("x"), b"new");
+    assert_eq!(case.dst.read("x~"), b"x~");
+    assert_eq!(case.dst.read("x~~"), b"older");
 }
 
 fn operands_and_options_that_do_not_fit_are_refused(case: &Case) {
