@@ -18,7 +18,8 @@ pub struct Source<'a> {
     /// The operand as typed, for messages; empty for the root's own name.
     pub typed: &'a [u8],
     /// The user typed the root's name exactly, so a symbolic link of that name in the destination
-    /// is followed. False for a name that matched a pattern, since the peer chose it.
+    /// is followed. False for a name that matched a pattern, since the peer chose it, and with
+    /// sources on several hosts.
     pub follow_name: bool,
 }
 

@@ -61,8 +61,10 @@ impl DestinationResolver<'_> {
                     Some(part) => &part.from,
                     None => typed(root).map_or(b"", |typed| typed.operand.as_bytes()),
                 },
-                // Between two hosts, `typed` has a hash after the operand.
+                // Between two hosts, `typed` has a hash after the operand. Two links may lead to
+                // one place, which the sessions of other hosts would not notice.
                 follow_name: part(root).is_none()
+                    && !context.options.is_beside
                     && typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();

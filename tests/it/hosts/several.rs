@@ -16,6 +16,8 @@ ways! { local_push, local_pull =>
     an_interrupt_ends_all,
 }
 
+ways! { local_pull, local_between => two_hosts_never_write_to_one_place }
+
 ways! { pull => a_host_that_fails_does_not_stop_the_others }
 
 ways! { local_pull =>
@@ -215,6 +217,31 @@ fn no_backup_replaces_a_file_of_an_earlier_host(case: &Case) {
     assert_eq!(case.dst.read("x"), b"new");
     assert_eq!(case.dst.read("x~"), b"x~");
     assert_eq!(case.dst.read("x~~"), b"older");
+}
+
+fn two_hosts_never_write_to_one_place(case: &Case) {
+    case.src.file("1/a", "a");
+    case.src.file("2/b", "b");
+    case.src.file("1/x/f", "f");
+    case.src.file("2/y/g", "g");
+    let run = |flags: &[&str], (one, two): (&str, &str)| {
+        let run = case.fastcp().args(flags);
+        run.args([on("h1", case, one), on("h2", case, two)])
+            .arg(case.dst(""))
+            .run()
+    };
+    // The link is replaced, not followed.
+    case.dst.file("a", "old");
+    case.dst.link("b", "a");
+    run(&[], ("1/a", "2/b")).succeeds();
+    assert_eq!(case.dst.read("a"), b"a");
+    assert_eq!(case.dst.read("b"), b"b");
+    case.dst.dir("x");
+    case.dst.link("y", "x");
+    let done = run(&["-a", "--delete"], ("1/x", "2/y"));
+    done.exits(11).says("is a symbolic link");
+    assert_eq!(case.dst.read("x/f"), b"f");
+    assert!(!case.dst.has("x/g"));
 }
 
 fn operands_and_options_that_do_not_fit_are_refused(case: &Case) {
