@@ -21,6 +21,17 @@ const FILES_MAX: usize = 1 << 18;
 #[derive(Debug, Default)]
 pub struct SharedInodes {
     state: Mutex<SharedState>,
+    /// Sources on other hosts go to the same destination, in sessions of their own.
+    is_beside: bool,
+}
+
+impl SharedInodes {
+    pub fn new(is_beside: bool) -> Arc<SharedInodes> {
+        Arc::new(SharedInodes {
+            is_beside,
+            ..SharedInodes::default()
+        })
+    }
 }
 
 #[derive(Default)]
@@ -57,7 +68,8 @@ impl std::fmt::Debug for SharedState {
 /// Notes what becomes of the existing file in `slot`, whose status is `old`.
 ///
 /// # Errors
-/// `Kind::Refused` if another entry of this copy has the same file, and one of the two is written.
+/// `Kind::Refused` if another entry of this copy has the same file, and one of the two is written;
+/// with sources on several hosts, also if another entry may have it.
 pub(super) fn use_in_place(
     slot: &EntrySlot,
     old: &Stat,
@@ -67,6 +79,12 @@ pub(super) fn use_in_place(
     let is_shared = file_type(old) == FileType::RegularFile && old.st_nlink > 1;
     if !rules.inplace || !is_shared || slot.device.is_some() {
         return Ok(());
+    }
+    if rules.shared_inodes.is_beside && use_of_file == InodeUse::Written {
+        return Err(slot.refused(
+            "has several names, and the file of another host may have one of them; copy from one \
+             host after the other, or without --inplace",
+        ));
     }
     let mut state = rules.shared_inodes.state.lock();
     let key = (old.st_dev, old.st_ino);

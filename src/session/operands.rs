@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::dest::{Backups, Rules, SinkSpec, Spec, process_umask};
+use crate::dest::{Backups, Rules, SharedInodes, SinkSpec, Spec, process_umask};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::file_list::{FileList, NamesFrom};
@@ -522,7 +522,7 @@ pub fn rules(request: &Request) -> Rules {
         makes_room: request.options.makes_room(),
         fsync: request.options.fsync,
         inplace: request.options.inplace,
-        shared_inodes: Arc::default(),
+        shared_inodes: SharedInodes::new(request.options.is_beside),
         force: request.options.force,
         allow_empty: request.takes_empty(),
         blind: false,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::control::Outgoing;
-use crate::dest::{self, Backups, Rules, SinkSpec, Spec, process_umask};
+use crate::dest::{self, Backups, Rules, SharedInodes, SinkSpec, Spec, process_umask};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
@@ -217,7 +217,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         makes_room: open.options.makes_room(),
         fsync: open.options.fsync,
         inplace: open.options.inplace,
-        shared_inodes: Arc::default(),
+        shared_inodes: SharedInodes::new(open.options.is_beside),
         force: open.options.force,
         allow_empty: false,
         blind: false,

@@ -236,6 +236,12 @@ fn two_hosts_never_write_to_one_place(case: &Case) {
     run(&[], ("1/a", "2/b")).succeeds();
     assert_eq!(case.dst.read("a"), b"a");
     assert_eq!(case.dst.read("b"), b"b");
+    std::fs::remove_file(case.dst.path("b")).unwrap();
+    case.dst.file("a", "old");
+    case.dst.hard_link("b", "a");
+    let done = run(&["--inplace"], ("1/a", "2/b"));
+    done.exits(11).says("has several names");
+    assert_eq!(case.dst.read("a"), b"old");
     case.dst.dir("x");
     case.dst.link("y", "x");
     let done = run(&["-a", "--delete"], ("1/x", "2/y"));
