@@ -68,6 +68,16 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
             name(twice)
         )));
     }
+    let mut hosts = std::collections::HashSet::new();
+    if args.mirror.has_common_backup_dir()
+        && let Some(second) = all().find(|dest| !hosts.insert(dest.host.as_ref()))
+    {
+        return Err(Error::usage(format!(
+            "{}: is the second destination there, and one --backup-dir would mix their backups: \
+             give a relative DIR without .., or copy in several runs with one DIR each",
+            name(second)
+        )));
+    }
     let mut all = all().filter(|_| args.mirror.deletes());
     let is_inside = |dest: &&Operand| {
         let inner = place(dest);
@@ -263,6 +273,8 @@ mod tests {
             ("a h:p --also i:p --address x", "--address"),
             ("a h:p --also-from /nonexistent", "--also-from /nonexistent"),
             ("a h:p --also u@i", "looks like a host"),
+            ("-a --backup-dir=/o a h:p --also h:q", "h:q: is the second"),
+            ("-a --backup-dir=../o a h:p --also h:q", "mix their backups"),
         ] {
             let message = refused(line);
             assert!(message.contains(told), "{line}: {message}");
@@ -275,6 +287,8 @@ mod tests {
             "-r --delete a h:p --also h:pq --also i:p/q --also h:/p/r",
             "-r --delete a h: --also h:~user/p",
             "-r a ./p --also p/q",
+            "-a --backup-dir=/o a h:p --also i:p",
+            "-a --backup-dir=o a h:p --also h:q",
         ] {
             ordered(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

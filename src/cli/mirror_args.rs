@@ -65,6 +65,15 @@ impl MirrorArgs {
         self.backup_dir.is_some()
     }
 
+    /// True if several destinations on one host may have the same backup directory.
+    pub(super) fn has_common_backup_dir(&self) -> bool {
+        let Some(dir) = self.backup_dir.as_ref().map(|dir| dir.as_bytes()) else {
+            return false;
+        };
+        let mut names = dir.split(|byte| *byte == b'/');
+        matches!(dir, [b'/' | b'~', ..]) || names.any(|name| name == b"..")
+    }
+
     /// Where old versions go; None if they are not kept.
     ///
     /// # Errors
