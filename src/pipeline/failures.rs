@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 
+use super::moved_operands::MovedOperands;
 use crate::error::Error;
 use crate::progress::Progress;
 
@@ -32,6 +33,8 @@ pub struct Failures {
     progress: Arc<Progress>,
     /// Something has failed in this session.
     has_some: AtomicBool,
+    /// Operands that are missing because the copy has moved them.
+    pub moved: MovedOperands,
 }
 
 #[derive(Default)]
@@ -50,6 +53,7 @@ impl Failures {
             failures: Mutex::default(),
             progress,
             has_some: AtomicBool::new(false),
+            moved: MovedOperands::default(),
         }
     }
 
@@ -61,10 +65,14 @@ impl Failures {
             failures: Mutex::default(),
             progress,
             has_some: AtomicBool::new(false),
+            moved: MovedOperands::default(),
         }
     }
 
     pub fn add(&self, error: &Error) {
+        if self.moved.has(error) {
+            return;
+        }
         self.has_some.store(true, Relaxed);
         let Some(tell) = &self.tell else { return };
         self.progress.add_failed(1);
@@ -86,6 +94,7 @@ impl Failures {
     /// Prepares for another session, which tries everything again.
     pub fn begin_again(&self) {
         self.has_some.store(false, Relaxed);
+        self.moved.begin_again();
         let mut failures = self.failures.lock();
         for error in std::mem::take(&mut failures.kept) {
             failures.remember(&error);

@@ -13,6 +13,7 @@ pub mod failures;
 pub mod itemized_list;
 pub mod list_check;
 pub mod lzma_room;
+pub mod moved_operands;
 pub mod news;
 pub mod receive;
 pub mod send;

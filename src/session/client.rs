@@ -285,13 +285,13 @@ impl Client<'_> {
         move |message| match message {
             Message::Roots(Roots { roots, totals }) => {
                 operands::check(self.request, roots, told)?;
-                self.client.take_names(self.request, roots)?;
+                self.client.take_roots(self.request, roots)?;
                 counted(Some(totals));
                 Ok(())
             }
             Message::Uncounted(UncountedRoots { roots }) => {
                 operands::check(self.request, roots, told)?;
-                self.client.take_names(self.request, roots)?;
+                self.client.take_roots(self.request, roots)?;
                 counted(None);
                 Ok(())
             }

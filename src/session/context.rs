@@ -79,11 +79,20 @@ impl ClientContext {
         }
     }
 
-    /// Takes the names that the roots get, if sources on other hosts must not have them.
+    /// Notes the operands of a session's roots, and takes the names of the roots, if sources on other
+    /// hosts must not have them.
     ///
     /// # Errors
     /// `Kind::Usage` if one of those has.
-    pub fn take_names(&self, request: &Request, roots: &[Root]) -> Result<()> {
+    pub fn take_roots(&self, request: &Request, roots: &[Root]) -> Result<()> {
+        if request.options.mirror.removes_sources {
+            let operand = |root: &Root| {
+                let operand = request.sources.get(root.operand as usize);
+                operand.map_or_else(Vec::new, |operand| operand.path.clone())
+            };
+            let moved = &self.news.failures.moved;
+            moved.set_roots(roots.iter().map(operand));
+        }
         match &self.taken {
             Some(taken) => taken.take(request, roots),
             None => Ok(()),

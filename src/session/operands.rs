@@ -264,7 +264,7 @@ pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expande
         found = looking => found.map_err(|_| Error::panicked())??,
         () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
-    client.take_names(request, &found.roots()?)?;
+    client.take_roots(request, &found.roots()?)?;
     Ok(found)
 }
 

@@ -308,11 +308,17 @@ impl<'a> Exchange<'a> {
             message @ (Message::SumUp(_)
             | Message::OwnNames(_)
             | Message::Ack(_)
-            | Message::Durable(_)
             | Message::Nack(_)
             | Message::Differs(_)
             | Message::Busy(_)
             | Message::Heartbeat(_)) => RelayStep::Pass(message),
+            Message::Durable(entries) => {
+                let moved = &self.client.news.failures.moved;
+                for span in entries.iter() {
+                    moved.are_durable(span.start..span.end);
+                }
+                RelayStep::Pass(Message::Durable(entries))
+            }
             Message::Fault(fault) => RelayStep::Pass(Message::Fault(self.failed(fault))),
             Message::Checked(bytes) => {
                 self.client.progress.set_checked(bytes);
@@ -336,7 +342,7 @@ impl<'a> Exchange<'a> {
 
     fn take_roots(&self, roots: &[Root]) -> Result<()> {
         operands::check(self.request, roots, self.told.get())?;
-        self.client.take_names(self.request, roots)
+        self.client.take_roots(self.request, roots)
     }
 
     /// Rules out a retry if an entry can be read only once: neither server knows that an earlier

@@ -636,7 +636,7 @@ impl Entries {
     /// This link to a copy is on disk: the sender may remove the source.
     pub(super) fn link_durable(&self, entry: &Entry, slot: &EntrySlot) {
         if self.context().removes_sources() && self.may_be_removed(entry, slot) {
-            self.report.acks.durable(entry.id);
+            self.durable(entry);
         }
     }
 
@@ -647,9 +647,15 @@ impl Entries {
             return;
         }
         match dest::change_status(slot) {
-            Ok(()) => self.report.acks.durable(entry.id),
+            Ok(()) => self.durable(entry),
             Err(error) => self.context().report_fault(&error, 0, 0),
         }
+    }
+
+    fn durable(&self, entry: &Entry) {
+        let moved = &self.context().news.failures.moved;
+        moved.are_durable(entry.id..entry.id.saturating_add(1));
+        self.report.acks.durable(entry.id);
     }
 
     /// False with `--strict` for a copy that lacks some metadata, or of which that cannot be told.

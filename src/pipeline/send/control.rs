@@ -137,6 +137,8 @@ impl SendControl {
                         return Err(UnexpectedMessage("a copy of an unknown entry"));
                     }
                     self.scheduler.durable(span.start..span.end);
+                    let moved = &self.context.news.failures.moved;
+                    moved.are_durable(span.start..span.end);
                 }
             }
             Message::Nack(chunks) => chunks

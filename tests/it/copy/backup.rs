@@ -8,6 +8,7 @@ use rustix::process::geteuid;
 
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
+use crate::support::procs::{Process, until};
 use crate::support::*;
 
 ways! { push, between =>
@@ -19,6 +20,10 @@ ways! { local_push, here =>
     a_backup_that_cannot_be_made_leaves_the_old_version,
     backups_go_to_other_file_systems_and_without_hard_links,
     only_what_is_safe_elsewhere_leaves_the_source,
+}
+
+ways! { local_push, local_pull, local_between =>
+    a_moved_source_is_not_missed_after_a_lost_connection,
 }
 
 ways! { local_push =>
@@ -259,6 +264,24 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
     let done = moved.arg(at.path("sub/file")).arg(case.dst("moved")).run();
     done.exits(11).says("by hand");
     assert!(at.has("sub/file"));
+}
+
+fn a_moved_source_is_not_missed_after_a_lost_connection(case: &Case) {
+    case.src.file("a", "a");
+    case.src.file("b", noise(1, 6 * MIB));
+    let flags = ["--remove-source-files", "--bwlimit=2M"];
+    let run = case.fastcp().args(flags);
+    let run = run.args([case.src("a"), case.src("b"), case.dst("")]);
+    let running = run.start();
+    until("a is moved", || (!case.src.has("a")).then_some(()));
+    case.servers().iter().for_each(Process::kill);
+    let done = running.wait();
+    done.succeeds().says(" lost: ").never_says("no such file");
+    assert!(!case.src.has("b"));
+    assert_eq!(case.dst.read("a"), b"a");
+    assert_eq!(case.dst.read("b"), noise(1, 6 * MIB));
+    // The second session had other sources, and so another journal.
+    case.sweep();
 }
 
 fn copied_files_leave_the_source(case: &Case) {
