@@ -79,6 +79,8 @@ struct BackupState {
     taken: HashSet<(u64, u64, u64)>,
     /// Backups that this copy made, in the same form.
     made: HashSet<(u64, u64, u64)>,
+    /// Files that earlier sessions of this copy placed, in the same form, and their inodes.
+    placed: HashMap<(u64, u64, u64), u64>,
     /// Those beside their files that are being made now, or whose new version has no name yet.
     claimed: HashSet<(u64, u64, u64)>,
 }
@@ -202,6 +204,21 @@ impl Backups {
                 state.taken.insert(key);
             }
         }
+    }
+
+    /// Notes a file that an earlier session of this copy has placed. It gets no backup, since its own
+    /// would replace that of the version before the copy.
+    pub fn note_placed(&self, slot: &EntrySlot, inode: u64) {
+        let mut state = self.state.lock();
+        if state.placed.len() < MADE_MAX {
+            state.placed.insert(key_of(slot), inode);
+        }
+    }
+
+    fn has_placed(&self, slot: &EntrySlot, old: &Stat) -> bool {
+        let state = self.state.lock();
+        // Most copies have one session.
+        !state.placed.is_empty() && state.placed.get(&key_of(slot)) == Some(&old.st_ino)
     }
 
     /// Refuses a directory of the copy that is the backup directory.
@@ -509,7 +526,7 @@ pub(super) fn keep_old<'a>(
     let (Some(backups), Some(old)) = (&rules.backup, old) else {
         return Ok(None);
     };
-    if file_type(old) == FileType::Directory {
+    if file_type(old) == FileType::Directory || backups.has_placed(slot, old) {
         return Ok(None);
     }
     let (backup, claim) = backups.target(slot, old, rules)?;

@@ -135,7 +135,14 @@ pub(super) fn find_finished_by(
     let Some((finished, trust)) = journal.finished_before(&file.path, existing.dev) else {
         return Ok(None);
     };
-    let is_same = is_of(&finished) && finished.placed == identity_in_place(&existing);
+    let is_placed = finished.placed == identity_in_place(&existing);
+    if let Some(backups) = &entries.rules.backup
+        && is_placed
+        && trust == Trust::OfRun
+    {
+        backups.note_placed(&file.slot, existing.ino);
+    }
+    let is_same = is_placed && is_of(&finished);
     let is_listing = entries.context().options.digests;
     if !is_same || is_listing && finished.digest.is_none() {
         return Ok(None);

@@ -26,6 +26,8 @@ ways! { local_push, local_pull, local_between =>
     a_moved_source_is_not_missed_after_a_lost_connection,
 }
 
+ways! { local_push, local_pull => a_backup_outlives_a_lost_connection }
+
 ways! { local_push =>
     a_planted_link_leads_no_backup_and_no_earlier_copy_elsewhere,
     strict_removes_only_what_was_kept_whole,
@@ -264,6 +266,26 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
     let done = moved.arg(at.path("sub/file")).arg(case.dst("moved")).run();
     done.exits(11).says("by hand");
     assert!(at.has("sub/file"));
+}
+
+fn a_backup_outlives_a_lost_connection(case: &Case) {
+    case.src.file("tree/a", "new");
+    case.src.file("tree/b", noise(1, 6 * MIB));
+    let there = case.dst.dir("tree");
+    there.file("a", "the old version");
+    let flags = ["-a", "-b", "--bwlimit=2M"];
+    let running = case.copying(&flags, "tree/", "tree").start();
+    until("a is placed and b under way", || {
+        let is_placed = there.read("a") == b"new";
+        (is_placed && there.partial_bytes() > MIB as u64).then_some(())
+    });
+    // The next session copies it again.
+    case.src.file("tree/a", "newer version");
+    case.servers().iter().for_each(Process::kill);
+    running.wait().succeeds().says(" lost: ");
+    assert_eq!(there.read("a"), b"newer version");
+    assert_eq!(there.read("a~"), b"the old version");
+    assert!(!there.has("a~~"));
 }
 
 fn a_moved_source_is_not_missed_after_a_lost_connection(case: &Case) {
