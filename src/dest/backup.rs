@@ -79,6 +79,8 @@ struct BackupState {
     taken: HashSet<(u64, u64, u64)>,
     /// Backups that this copy made, in the same form.
     made: HashSet<(u64, u64, u64)>,
+    /// Earlier sessions of this copy may have made backups.
+    has_earlier: bool,
     /// Files that earlier sessions of this copy placed, in the same form, and their inodes.
     placed: HashMap<(u64, u64, u64), u64>,
     /// Those beside their files that are being made now, or whose new version has no name yet.
@@ -162,10 +164,16 @@ impl Backups {
         self.place.is_backup(name)
     }
 
-    /// True if this copy made the backup in `slot`, beside its file.
+    /// True if this copy made the backup in `slot`, beside its file, or may have made it.
     pub fn has_made(&self, slot: &EntrySlot) -> bool {
         let state = self.state.lock();
-        self.is_backup(slot.name.as_bytes()) && state.made.contains(&key_of(slot))
+        let has_made = || state.has_earlier || state.made.contains(&key_of(slot));
+        self.is_backup(slot.name.as_bytes()) && has_made()
+    }
+
+    /// Notes that there were earlier sessions of this copy. Their backups are not known.
+    pub fn has_earlier_sessions(&self) {
+        self.state.lock().has_earlier = true;
     }
 
     /// Notes where the copy lands, and the backup directory if it exists.

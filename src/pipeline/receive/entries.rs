@@ -85,6 +85,10 @@ impl Entries {
         let mirror = Mirroring::new(rules.clone(), sessions.tell.clone());
         let journal = CopyJournal::new(sessions.tell.clone());
         let reused = ReusedEntries::new(rules.clone());
+        let backups = rules.backup.as_ref();
+        if let Some(backups) = backups.filter(|_| !sessions.before.is_empty()) {
+            backups.has_earlier_sessions();
+        }
         Entries {
             report,
             rules,

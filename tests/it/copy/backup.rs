@@ -271,12 +271,14 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
 fn a_backup_outlives_a_lost_connection(case: &Case) {
     case.src.file("tree/a", "new");
     case.src.file("tree/b", noise(1, 6 * MIB));
+    case.src.file("tree/c", "stays new");
     let there = case.dst.dir("tree");
     there.file("a", "the old version");
-    let flags = ["-a", "-b", "--bwlimit=2M"];
+    there.file("c", "the old c");
+    let flags = ["-a", "-b", "--delete-excluded", "--bwlimit=2M"];
     let running = case.copying(&flags, "tree/", "tree").start();
-    until("a is placed and b under way", || {
-        let is_placed = there.read("a") == b"new";
+    until("a and c are placed and b is under way", || {
+        let is_placed = there.read("a") == b"new" && there.read("c") == b"stays new";
         (is_placed && there.partial_bytes() > MIB as u64).then_some(())
     });
     // The next session copies it again.
@@ -285,7 +287,9 @@ fn a_backup_outlives_a_lost_connection(case: &Case) {
     running.wait().succeeds().says(" lost: ");
     assert_eq!(there.read("a"), b"newer version");
     assert_eq!(there.read("a~"), b"the old version");
-    assert!(!there.has("a~~"));
+    assert_eq!(there.read("c"), b"stays new");
+    assert_eq!(there.read("c~"), b"the old c");
+    assert_eq!(there.names(), ["a", "a~", "b", "c", "c~"]);
 }
 
 fn a_moved_source_is_not_missed_after_a_lost_connection(case: &Case) {
