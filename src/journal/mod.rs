@@ -404,6 +404,11 @@ impl Journal {
         self.append(&RecordBody::Checked { number, start, end }.encode(&self.key));
     }
 
+    /// When this command began, if earlier sessions of it wrote this journal.
+    pub fn run_began(&self) -> Option<Timestamp> {
+        self.past.lock().run_started.map(process::time_of)
+    }
+
     /// Forgets the record of a finished file.
     pub fn forget_finished(&self, path: &Hash) {
         self.past.lock().finished.remove(path);

@@ -61,6 +61,8 @@ pub(super) struct Past {
     pub since_mount: u64,
     /// From this record on, everything satisfies [`Trust::OfRun`].
     pub since_run: u64,
+    /// When the process of the first session of this command started, in ticks since the boot.
+    pub run_started: Option<u64>,
     /// The machine has stopped or the file system was mounted again since some session, or a session
     /// knows of a lost write or of damage.
     has_doubt: bool,
@@ -110,11 +112,16 @@ impl Past {
                     true => self.since_mount.min(index),
                     false => u64::MAX,
                 };
-                let is_of_run = session.is_of_mount(own) && before.contains(&session.id);
+                let is_of_command = before.contains(&session.id);
+                let is_of_run = session.is_of_mount(own) && is_of_command;
                 self.since_run = match is_of_run {
                     true => self.since_run.min(index),
                     false => u64::MAX,
                 };
+                let is_of_boot = own.boot_id != [0; 16] && session.boot_id == own.boot_id;
+                let started = self.run_started.unwrap_or(session.started);
+                let is_known = is_of_command && is_of_boot && started != 0;
+                self.run_started = is_known.then_some(started);
                 self.has_doubt |= !session.may_be_of_mount(own);
                 self.last = Some(session);
             }

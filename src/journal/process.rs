@@ -4,9 +4,12 @@
 use std::fs::File;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, getpid, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::record::JournalSession;
+use crate::manifest::Timestamp;
 
 /// The kernel's ID of this boot; zero if unknown.
 pub(super) fn boot_id() -> [u8; 16] {
@@ -33,6 +36,22 @@ pub(super) fn started(pid: u32) -> u64 {
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let field = fields.split_whitespace().nth(19);
     field.and_then(|field| field.parse().ok()).unwrap_or(0)
+}
+
+/// The time of day when a process had [`started`], at the end of that tick.
+pub(super) fn time_of(started: u64) -> Timestamp {
+    const SECOND: i128 = 1_000_000_000;
+    let now = |clock| {
+        let Timestamp { s, ns } = Timestamp::of(clock_gettime(clock));
+        i128::from(s) * SECOND + i128::from(ns)
+    };
+    let boot = now(ClockId::Realtime) - now(ClockId::Boottime);
+    let tick = SECOND / i128::from(clock_ticks_per_second().max(1));
+    let at = boot + (i128::from(started) + 1) * tick;
+    Timestamp {
+        s: at.div_euclid(SECOND) as i64,
+        ns: at.rem_euclid(SECOND) as u32,
+    }
 }
 
 pub(super) fn own_pid() -> u32 {

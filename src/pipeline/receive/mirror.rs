@@ -10,9 +10,9 @@ mod work;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::take;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -38,8 +38,10 @@ const PROTECTED_MAX: usize = 1 << 18;
 pub(super) struct Mirroring {
     rules: Rules,
     tell: TellUser,
-    /// When the copy began. Younger entries are not deleted.
+    /// When this session began.
     began: Timestamp,
+    /// When the first session of this copy began, if there were earlier ones.
+    copy_began: OnceLock<Timestamp>,
     /// Device and inode numbers mean the same at both ends.
     pub(super) same_machine: AtomicBool,
     noted: Mutex<Noted>,
@@ -76,12 +78,24 @@ impl Mirroring {
             rules,
             tell,
             began: Timestamp::of(clock_gettime(ClockId::Realtime)),
+            copy_began: OnceLock::new(),
             same_machine: AtomicBool::new(false),
             noted: Mutex::default(),
             spellings: Mutex::default(),
             made_room: Mutex::default(),
             work: Mutex::default(),
         }
+    }
+
+    /// Notes that earlier sessions of this copy began at `time`.
+    pub(super) fn began_at(&self, time: Timestamp) {
+        // Noted once.
+        let _ = self.copy_began.set(time);
+    }
+
+    /// When the copy began. Younger entries are not deleted.
+    fn began(&self) -> Timestamp {
+        self.copy_began.get().copied().unwrap_or(self.began)
     }
 
     /// Never deletes these files and directories.
@@ -212,7 +226,7 @@ impl Mirroring {
         let protected = Arc::unwrap_or_clone(noted.protected);
         let count = DeletionCount::new(noted.entries, *self.made_room.lock());
         let rules = self.rules.clone();
-        let pass = DeletionPass::new(only_counts, rules, protected, self.began, count);
+        let pass = DeletionPass::new(only_counts, rules, protected, self.began(), count);
         let mut work = MirrorWork::new(noted.reader, pass, noted.left_out);
         // An answer waits until this is unlocked.
         let mut guard = self.work.lock();

@@ -419,7 +419,11 @@ impl DestinationResolver<'_> {
             None if !context.options.maps.is_empty() => places(&targets[..1], first),
             None => places(targets, first),
         };
-        self.entries.journal.open(places, &opening, &waiting)
+        self.entries.journal.open(places, &opening, &waiting)?;
+        if let Some(began) = self.entries.journal().and_then(Journal::run_began) {
+            self.entries.mirror.began_at(began);
+        }
+        Ok(())
     }
 }
 

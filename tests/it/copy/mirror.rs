@@ -7,7 +7,7 @@ use rustix::fs::{CWD, Mode};
 
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
-use crate::support::procs::until;
+use crate::support::procs::{Process, until};
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
@@ -36,11 +36,31 @@ ways! { local_push, here =>
     a_full_disk_deletes_nothing,
 }
 
+ways! { local_push, local_pull => what_others_make_stays_after_a_lost_connection }
+
 ways! { local_push =>
     a_directory_with_entries_stays_in_doubt,
     an_entry_that_fails_deletes_nothing,
     an_empty_directory_that_the_user_named_deletes_nothing,
     read_only_directories_are_emptied_by_their_user,
+}
+
+fn what_others_make_stays_after_a_lost_connection(case: &Case) {
+    case.src.file("tree/b", noise(1, 6 * MIB));
+    let there = case.dst.dir("tree");
+    there.file("gone", "of an earlier copy");
+    let flags = ["-a", "--delete", "--bwlimit=2M"];
+    let running = case.copying(&flags, "tree/", "tree").start();
+    until("b is under way", || {
+        (there.partial_bytes() > MIB as u64).then_some(())
+    });
+    there.file("new", "of another process");
+    case.remember();
+    case.servers().iter().for_each(Process::kill);
+    let done = running.wait();
+    done.succeeds().says(" lost: ").says("to the next run");
+    assert_eq!(there.names(), ["b", "new"]);
+    assert_same(case.src.path("tree/b"), there.path("b"), Also::Nothing);
 }
 
 fn what_the_source_lacks_is_deleted_and_nothing_else(case: &Case) {

@@ -116,7 +116,7 @@ impl Mirroring {
                 protected: &protected,
                 rules: &self.rules,
                 is_ending: &|| report.context.is_ending(),
-                began: self.began,
+                began: self.began(),
                 may_remove: &|| true,
                 removed: &mut |gone| {
                     // The entry itself is replaced.
