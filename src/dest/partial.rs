@@ -394,16 +394,17 @@ impl Partial {
         let (PartialTarget::Beside(temporary), Some(from)) = (&self.target, old.file()) else {
             return Ok(old);
         };
-        let cloned = clone_into(&temporary.file, from, size);
-        let file = match cloned.map_err(|cause| self.write_error(cause))? {
-            true => handle_to_read(&temporary.file),
-            false => None,
+        // Before the clone: a file that is no basis must still have zeros where nothing is written.
+        let Some(file) = handle_to_read(&temporary.file) else {
+            return Ok(old);
         };
+        let cloned = clone_into(&temporary.file, from, size);
+        let is_clone = cloned.map_err(|cause| self.write_error(cause))?;
         let len = old.len().min(size);
         let drops_pages = self.rules.drop_cache;
-        Ok(match file {
-            Some(file) => Basis::cloned(file, len, old, drops_pages),
-            None => old,
+        Ok(match is_clone {
+            true => Basis::cloned(file, len, old, drops_pages),
+            false => old,
         })
     }
 

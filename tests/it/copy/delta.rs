@@ -3,8 +3,11 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use rustix::io::Errno;
+
 use crate::support::cut_short::{self, SLOW, kill_receiver};
 use crate::support::disk::Mounted;
+use crate::support::inject::{self, Inject};
 use crate::support::loops::Loop;
 use crate::support::procs::until;
 use crate::support::*;
@@ -37,6 +40,7 @@ ways! { local_push, here =>
 ways! { local_pull =>
     a_device_gets_what_differs,
     on_a_file_system_that_clones_the_rest_is_shared,
+    holes_are_holes_where_a_clone_could_not_be_read,
     an_interrupted_copy_compares_the_rest,
     a_file_that_is_new_throughout_is_soon_sent_without_comparing,
 }
@@ -302,6 +306,27 @@ fn on_a_file_system_that_clones_the_rest_is_shared(case: &Case) {
     assert!(fs::read(case.dst.path("b")).expect("read") == new);
     assert!(done.wire_bytes() < 5 * DIGESTS + 32_000, "{done}");
     fs::remove_file(case.dst.path("old")).expect("remove it");
+}
+
+/// A clone of the old version has data where the new one has a hole.
+fn holes_are_holes_where_a_clone_could_not_be_read(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let Some(_mounted) = Mounted::cloning(case, &case.dst.0) else {
+        return skip("a file system that clones files");
+    };
+    let old = noise(1, 2 * MIB);
+    case.dst.file("b", &old);
+    let end = 2 * MIB as u64;
+    let pieces = [(0, &old[..MIB]), (end, &b"longer"[..])];
+    case.src.sparse("a", end + 6, &pieces);
+    let inject = Inject::new().fail("open", Errno::MFILE);
+    let inject = inject.on("/proc/self/fd/*");
+    let run = case.copying(&FLAGS, "a", "b").inject(&inject).run();
+    run.succeeds();
+    assert!(inject.struck() > 0, "{inject}");
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
 }
 
 fn an_interrupted_copy_compares_the_rest(case: &Case) {
