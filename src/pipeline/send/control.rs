@@ -191,7 +191,10 @@ impl SendControl {
     fn missing(&self, missing: &Missing) -> Result<(), UnexpectedMessage> {
         let breach = || UnexpectedMessage("ranges that it has not reported as existing");
         let spans = missing.spans.iter().map(|span| span.start..span.end);
-        let is_possible = |span: &ByteRange| span.start < span.end;
+        // Otherwise there could be as many ranges as the file has bytes.
+        let grain = self.context.agreed.grain;
+        let is_possible =
+            |span: &ByteRange| span.start < span.end && span.start.is_multiple_of(grain);
         let are_possible = missing.spans.iter().all(is_possible);
         if !self.context.agreed.peer_repairs || !are_possible || missing.spans.len() > RANGES_MAX {
             return Err(breach());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastcp::error::{Kind, Side};
 use fastcp::wire::message::{
-    Ack, Data, Fault, Listen, Message, NumberRanges, RANGES_MAX, Want, WantKind,
+    Ack, Data, Fault, Listen, Message, Missing, NumberRanges, RANGES_MAX, Want, WantKind,
 };
 
 use crate::support::fake_server::{FakeServer, push};
@@ -88,6 +88,26 @@ fn ranges_that_cannot_be_end_the_copy() {
                 let announced = |message: &Message| matches!(message, Message::Entries(_));
                 server.control.hear_until(announced);
                 server.say(Message::Want(vec![Want { entry: 1, kind }]));
+            });
+            held_out(&done).exits(13).says("an invalid message");
+        });
+    }
+}
+
+/// Damage that begins within a chunk: a file could have as many such ranges as bytes.
+#[test]
+fn damage_that_begins_at_any_byte_ends_the_copy() {
+    const M: u64 = MIB as u64;
+    for missing in [span(1, M), span(M + 4096, 2 * M)] {
+        push_case(|case| {
+            let done = pushed(case, &[], "big", |server| {
+                server.drain();
+                let announced = |message: &Message| matches!(message, Message::Entries(_));
+                server.control.hear_until(announced);
+                let kind = WantKind::Have(vec![(span(0, 3 * M), [1; 32])]);
+                server.say(Message::Want(vec![Want { entry: 1, kind }]));
+                let spans = vec![missing];
+                server.say(Message::Missing(Missing { entry: 1, spans }));
             });
             held_out(&done).exits(13).says("an invalid message");
         });
