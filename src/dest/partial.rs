@@ -167,7 +167,8 @@ impl Partial {
 
     /// Resumes the file `inode` that an earlier run made with `size` bytes; `inplace` says whether
     /// that run wrote in place. None if the file is not in this slot, if this copy differs in
-    /// `--inplace`, or if another user may have written the file.
+    /// `--inplace`, or if another user may have written the file. A partial file that this copy
+    /// does not need because of `--inplace` is removed.
     ///
     /// # Errors
     /// As [`create`](Partial::create).
@@ -185,15 +186,19 @@ impl Partial {
             return Ok(is_it.then(partial));
         }
         let old = replaceable(slot, &entry, rules)?;
+        let is_it = |file: &File, _: &Stat| inode_of(file).is_ok_and(|found| found.is(inode));
         let target = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) if inplace && inode_of(&file.file).is_ok_and(|found| found.is(inode)) => {
                 PartialTarget::InPlace(file)
             }
-            Some(_) => return Ok(None),
+            Some(_) if inplace => return Ok(None),
+            // No other run would remove the file that the earlier one made beside it.
+            Some(_) => {
+                drop(Temporary::reopen(slot, is_it));
+                return Ok(None);
+            }
             None if inplace => return Ok(None),
             None => {
-                let is_it =
-                    |file: &File, _: &Stat| inode_of(file).is_ok_and(|found| found.is(inode));
                 let Some(temporary) = Temporary::reopen(slot, is_it)? else {
                     return Ok(None);
                 };

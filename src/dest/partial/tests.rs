@@ -188,6 +188,25 @@ fn a_kept_partial_is_resumed_if_it_is_the_same_file() {
 }
 
 #[test]
+fn a_copy_in_place_removes_the_partial_file_that_it_does_not_resume() {
+    let temp = tempfile::tempdir().unwrap();
+    let slot = slot(temp.path(), "a");
+    std::fs::write(temp.path().join("a"), b"old").unwrap();
+    let partial = Partial::create(&slot, sparse(SIZE), &rules()).unwrap();
+    let inode = partial.inode().unwrap();
+    partial.keep();
+    assert_eq!(names(temp.path()).len(), 2);
+    let inplace = Rules {
+        inplace: true,
+        ..rules()
+    };
+    let resumed = Partial::resume(&slot, sparse(SIZE), &inplace, (&inode, SIZE), false);
+    assert!(resumed.unwrap().is_none());
+    assert_eq!(names(temp.path()), ["a"]);
+    assert_eq!(std::fs::read(temp.path().join("a")).unwrap(), b"old");
+}
+
+#[test]
 fn in_place_is_the_same_file_with_the_new_length_and_no_link_is_followed() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("a");
