@@ -44,6 +44,8 @@ pub struct Claims {
     done: RangeSet,
     /// End by start, in chunks as they were claimed.
     claimed: BTreeMap<u64, u64>,
+    /// How many ranges were restored or forgotten. No sender causes the gaps between them.
+    own_ranges: usize,
 }
 
 impl Claims {
@@ -56,6 +58,7 @@ impl Claims {
             chunk_size,
             done: RangeSet::new(),
             claimed: BTreeMap::new(),
+            own_ranges: 0,
         }
     }
 
@@ -118,6 +121,7 @@ impl Claims {
     /// If this is not a run of whole chunks of the file.
     pub fn restore(&mut self, offset: u64, len: u64) -> Result<bool, NotAChunk> {
         let chunks = self.chunks_of(offset, len)?;
+        self.own_ranges += 1;
         Ok(self.done.insert(chunks) > 0)
     }
 
@@ -137,6 +141,7 @@ impl Claims {
             return Err(NotAChunk);
         }
         let chunks = range.start / self.chunk_size..range.end.div_ceil(self.chunk_size);
+        self.own_ranges += 1;
         self.done.remove(chunks.clone());
         let start = chunks.start * self.chunk_size;
         Ok(start..start + self.bytes_of(chunks))
@@ -169,9 +174,10 @@ impl Claims {
         self.claimed.is_empty() && self.done.is_full(self.end.div_ceil(self.chunk_size))
     }
 
-    /// The number of ranges of finished chunks.
-    pub fn fragments(&self) -> usize {
-        self.done.fragments()
+    /// The number of ranges of finished chunks, without those that earlier sessions or damage
+    /// explain.
+    pub fn scattered(&self) -> usize {
+        self.done.fragments().saturating_sub(self.own_ranges)
     }
 
     pub fn done_bytes(&self) -> u64 {
@@ -247,6 +253,23 @@ mod tests {
         assert_eq!(claims.done(0), Ok(2000));
         assert_eq!((claims.is_complete(), claims.done_bytes()), (true, 3000));
         assert!(Claims::new(0, 1000).is_complete());
+    }
+
+    #[test]
+    fn ranges_of_earlier_sessions_are_not_scattered() {
+        let mut claims = Claims::new(9000, 1000);
+        for offset in [0, 2000, 4000] {
+            claims.restore(offset, 1000).unwrap();
+        }
+        assert_eq!(claims.scattered(), 0);
+        claim(&mut claims, 6000).unwrap();
+        claims.done(6000).unwrap();
+        claim(&mut claims, 8000).unwrap();
+        claims.done(8000).unwrap();
+        assert_eq!(claims.scattered(), 2);
+        claims.restore(1000, 5000).unwrap();
+        claims.forget(3000..4000).unwrap();
+        assert_eq!(claims.scattered(), 0);
     }
 
     #[test]

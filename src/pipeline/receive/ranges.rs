@@ -30,8 +30,8 @@ const LARGE_BYTES: usize = 8 << 20;
 /// Bytes of existing data that are compared between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 20;
 
-/// Most ranges of finished pieces in one file. Each gap between them is a chunk that the sender
-/// still waits for.
+/// Most ranges of finished pieces in one file, besides those of earlier sessions. Each gap between
+/// them is a chunk that the sender still waits for.
 const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
 
 /// The result for a claimed piece.
@@ -193,7 +193,7 @@ impl RangeWriter {
         let is_scattered = {
             let mut claims = file.claims.lock();
             let _ = claims.done(place.offset);
-            claims.fragments() > PIECES_SCATTERED_MAX
+            claims.scattered() > PIECES_SCATTERED_MAX
         };
         if is_scattered {
             return self
