@@ -1,4 +1,4 @@
-//! The command line as typed: scp's letters with scp's meanings, everything else as long flags.
+//! The command line as typed: scp's letters with scp's meanings, some of rsync's, and long flags.
 //! [`values`](super::values) checks each value, [`check`](super::check) checks combinations.
 
 // The texts of the flags have defaults in brackets.

@@ -35,7 +35,7 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["-e", "--ssh", "--ssh-options"], SSH),
     (
         &["--rsync-path"],
-        "--remote-path CMD names the program there",
+        "--remote-path CMD names the program on HOST",
     ),
     (&["--modify-window"], NEWER),
     (
@@ -147,7 +147,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--fake-super", "--super", "--copy-as"],
-        "owners are kept if fastcp runs as root; --sudo runs it as root there",
+        "owners are kept if fastcp runs as root; --sudo runs it as root on HOST",
     ),
     (&["--dereference", "--copy-links"], "write -L"),
     (&["--compare-dest"], BACKUPS),
@@ -345,7 +345,7 @@ mod tests {
             ("--delete-missing-args a h:", "of a missing SOURCE stays"),
             ("--preallocate a h:", "while fastcp writes it"),
             ("--iconv=utf8 a h:", "keep their bytes"),
-            ("--super a h:", "as root there"),
+            ("--super a h:", "as root on HOST"),
             ("--copy-devices a h:", "a device that is SOURCE"),
             ("--max-alloc=1G a h:", "--memory SIZE"),
             ("--checksum-choice=md5 a h:", "by BLAKE3"),

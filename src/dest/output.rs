@@ -153,7 +153,7 @@ impl PipeOutput {
     }
 
     fn closed_early(&self) -> Error {
-        let message = format!("the reader closed it after {} bytes", self.taken);
+        let message = format!("the reader closed the pipe after {} bytes", self.taken);
         let error = Error::new(Kind::Write, Side::Dest, message).at(&self.path);
         Error {
             errno: Errno::PIPE.raw_os_error(),
@@ -252,7 +252,7 @@ mod tests {
         let error = outlet.write_all(b"6").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "dest: -: the reader closed it after 5 bytes"
+            "dest: -: the reader closed the pipe after 5 bytes"
         );
     }
 

@@ -5,7 +5,7 @@
 //!
 //! | wait | limit | then |
 //! |---|---|---|
-//! | login, server's hello | `--timeout`; again at most 30 s (`login`) | `Connect` or `FarEnd` |
+//! | login, server's hello | `--timeout`; after a loss ≤ 30 s (`login`) | `Connect` or `FarEnd` |
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
 //! | the client's first messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
@@ -25,7 +25,7 @@
 //! | acknowledgements | none: they arrive while any connection lives | |
 //! | threads of an end that stops | 0.9 s, and 0.2 s for the clean-up (`endpoint`) | left behind |
 //! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
-//! | the client, for the server to exit | 10 s; failed 0.5 s, command 3 s (`login`) | killed |
+//! | the client, for the server to exit | 10 s; failure 0.5 s, command 3 s (`login`) | killed |
 //! | the client, for the last lines of ssh | 0.5 s, command 3 s (`login`) | they are lost |
 //! | the client, for the last counts of another host's sender | 10 s (`relay`) | earlier ones count |
 //!
@@ -312,7 +312,8 @@ impl HeartShared {
         let seconds = self.timeout.as_secs();
         let message = match &self.terms.place {
             HeartPlace::Client { host, .. } => format!(
-                "nothing was heard from {host} for {seconds} s (--timeout); the link or host is down"
+                "nothing was heard from {host} for {seconds} s (--timeout); the link or host may \
+                 be down"
             ),
             HeartPlace::Server { .. } => {
                 format!("nothing was heard from the client for {seconds} s")

@@ -184,7 +184,7 @@ fn after_a_failed_write_every_call_says_why() {
     ordered.put(chunk(&data, 0), |_| {}).unwrap();
     close_reader(read, write);
     let told = |error: Error| error.message;
-    let message = "the reader closed it after 1024 bytes";
+    let message = "the reader closed the pipe after 1024 bytes";
     assert_eq!(
         told(ordered.put(chunk(&data, C), |_| {}).unwrap_err()),
         message

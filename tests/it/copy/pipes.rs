@@ -223,14 +223,14 @@ fn a_consumer_that_fails_is_named(case: &Case) {
 fn a_consumer_that_has_enough_is_told_of(case: &Case) {
     case.src.file("a", noise(1, 4 * MIB));
     let done = into(case, "head -c 100000 > /dev/null").run();
-    done.exits(10).says("closed it");
+    done.exits(10).says("closed the pipe");
     if source_is_far(case) {
         let run = case.fastcp().arg(case.src("a")).arg("-");
         let script = r#""$@" | head -c 1000 > /dev/null"#;
         let done = run
             .under(["bash", "-o", "pipefail", "-c", script, "bash"])
             .run();
-        done.exits(8).says("the reader closed it");
+        done.exits(8).says("the reader closed the pipe");
     }
 }
 
