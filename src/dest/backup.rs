@@ -9,8 +9,8 @@
 //!   all, the existing backup gets its name back.
 //!
 //! A backup on another file system is a copy, which is durable before the old version is replaced.
-//! A file that is written in place has none: after an interruption, it would be the half-written
-//! version.
+//! A file that is written in place has no backup: after an interruption, the next run would back up
+//! the half-written version.
 
 mod copy;
 

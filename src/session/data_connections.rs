@@ -1,6 +1,6 @@
 //! Data connections of one end. Each has a task that sends from the shared queue or receives into
-//! the workers' queue. The loss of one costs speed only. `heartbeat` decides when none is
-//! left.
+//! the workers' queue. The loss of one costs speed only. `heartbeat` ends the session if
+//! none works for too long.
 
 use std::io::ErrorKind::UnexpectedEof;
 use std::io::{self};

@@ -1,4 +1,4 @@
-//! Summary of a copy in one or two lines.
+//! The summary of a copy, in a few lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
