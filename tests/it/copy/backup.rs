@@ -22,10 +22,6 @@ ways! { local_push, here =>
     only_what_is_safe_elsewhere_leaves_the_source,
 }
 
-ways! { local_push, local_pull, local_between =>
-    a_moved_source_is_not_missed_after_a_lost_connection,
-}
-
 ways! { local_push, local_pull => a_backup_outlives_a_lost_connection }
 
 ways! { local_push =>
@@ -290,24 +286,6 @@ fn a_backup_outlives_a_lost_connection(case: &Case) {
     assert_eq!(there.read("c"), b"stays new");
     assert_eq!(there.read("c~"), b"the old c");
     assert_eq!(there.names(), ["a", "a~", "b", "c", "c~"]);
-}
-
-fn a_moved_source_is_not_missed_after_a_lost_connection(case: &Case) {
-    case.src.file("a", "a");
-    case.src.file("b", noise(1, 6 * MIB));
-    let flags = ["--remove-source-files", "--bwlimit=2M"];
-    let run = case.fastcp().args(flags);
-    let run = run.args([case.src("a"), case.src("b"), case.dst("")]);
-    let running = run.start();
-    until("a is moved", || (!case.src.has("a")).then_some(()));
-    case.servers().iter().for_each(Process::kill);
-    let done = running.wait();
-    done.succeeds().says(" lost: ").never_says("no such file");
-    assert!(!case.src.has("b"));
-    assert_eq!(case.dst.read("a"), b"a");
-    assert_eq!(case.dst.read("b"), noise(1, 6 * MIB));
-    // The second session had other sources, and so another journal.
-    case.sweep();
 }
 
 fn copied_files_leave_the_source(case: &Case) {
