@@ -22,9 +22,9 @@ use crate::wire::message::{
     ABOVE_MAX, ExtraEntries, Message, OwnEntry, OwnEntryIs, OwnNames, SourcePlaces,
 };
 
-/// The longest step of the clock of file systems: 10 ms, at 100 Hz. On a busy machine a step may
-/// come late.
-const STEP_MAX: Duration = Duration::from_millis(20);
+/// How far the clock of file systems may be behind: two of its longest steps, of 10 ms at 100 Hz. On a
+/// busy machine a step may come late.
+const LATE_MAX: Duration = Duration::from_millis(40);
 
 /// The operands, as they were found.
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl MirrorRoots {
             roots: roots.collect(),
             by_name,
             of_contents,
-            began: after_a_step(),
+            began: later_than_every_change(),
             may_lack_names,
             ways,
             last_place: None,
@@ -270,19 +270,24 @@ impl MirrorRoots {
     }
 }
 
-/// The time by the clock of file systems, after its next step. A directory that changed just before
-/// the copy then has an earlier time, and is not taken for one that changed during it.
-fn after_a_step() -> Timestamp {
-    let now = || Timestamp::of(clock_gettime(ClockId::RealtimeCoarse));
-    let first = now();
+/// The time by the clock of file systems, once it is later than every change until now. A directory
+/// that changed just before the copy is then not taken for one that changed during it.
+///
+/// File systems take the coarse clock, which is behind by up to two steps. Since Linux 6.13 they take
+/// the precise one for a file whose time was read since its last change, so its next step alone may
+/// be earlier than such a change
+/// (<https://docs.kernel.org/filesystems/multigrain-ts.html>).
+fn later_than_every_change() -> Timestamp {
+    let now = |clock| Timestamp::of(clock_gettime(clock));
+    let last_change = now(ClockId::Realtime);
     let pause = Duration::from_millis(1);
-    for _ in 0..STEP_MAX.as_millis() {
-        if now() != first {
+    for _ in 0..LATE_MAX.as_millis() {
+        if now(ClockId::RealtimeCoarse) > last_change {
             break;
         }
         sleep(pause);
     }
-    now()
+    now(ClockId::RealtimeCoarse)
 }
 
 /// The index of an operand, from its entry number.
@@ -304,15 +309,17 @@ mod tests {
     #[test]
     fn a_directory_that_changed_just_before_has_not_changed_during_the_copy() {
         let temp = tempfile::tempdir().unwrap();
-        std::fs::write(temp.path().join("new"), "").unwrap();
-        let began = after_a_step();
-        let changed = |dir: &std::path::Path| {
-            let stat = rustix::fs::stat(dir).unwrap();
-            Timestamp::ctime(&stat) >= began
-        };
-        assert!(!changed(temp.path()));
+        let time = || Timestamp::ctime(&rustix::fs::stat(temp.path()).unwrap());
+        let mut began = Timestamp::default();
+        for nth in 0..20 {
+            // The time was read, so the next change gets a precise one.
+            time();
+            std::fs::write(temp.path().join(format!("{nth}")), "").unwrap();
+            began = later_than_every_change();
+            assert!(time() < began, "{nth}");
+        }
         std::fs::write(temp.path().join("newer"), "").unwrap();
-        assert!(changed(temp.path()));
+        assert!(time() >= began);
     }
 
     #[test]
