@@ -23,6 +23,8 @@ use super::procs;
 
 /// Long enough for a debug build on a busy machine with two cores; a longer run counts as a hang.
 const LIMIT: Duration = Duration::from_secs(150);
+/// The same for a run of the lowest priority, which may get nothing while other work is there.
+const APART_LIMIT: Duration = Duration::from_secs(600);
 /// How long output may stay open after the process has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -139,6 +141,7 @@ impl Run {
     /// (autogroup), so a run of the lowest priority makes progress beside other tests.
     pub(crate) fn apart(mut self) -> Run {
         self.is_apart = true;
+        self.limit = self.limit.max(APART_LIMIT);
         self
     }
 
