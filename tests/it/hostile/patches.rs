@@ -371,10 +371,11 @@ fn unanswered_anchors_of_a_file_stop_no_other_file() {
                 entry: it.id,
                 kind: WantKind::Compare(vec![span(0, it.size)]),
             };
-            server.say(Message::Want(files.iter().map(want).collect()));
             // All that may be sent without an answer are of the first file.
+            server.say(Message::Want(vec![want(&files[0])]));
             let offered: Vec<_> = (0..32).map(|_| next(&frames)).collect();
             assert!(offered.iter().all(|it| it.entry == files[0].id));
+            server.say(Message::Want(vec![want(&files[1])]));
             server.say(Message::Nack(
                 offered[..8].iter().map(|it| it.chunk).collect(),
             ));
