@@ -165,7 +165,7 @@
 //! guide .......... the pages of --help TOPIC
 //! disk_table ..... a table in a file, for more than memory should hold
 //! error
-//! units digest byte_strings locks
+//! units digest byte_strings limited_list locks
 //! ```
 //!
 //! # The control dialogue of a push
@@ -299,6 +299,7 @@ pub mod guide;
 pub mod itemize;
 pub mod journal;
 pub mod keep;
+pub mod limited_list;
 pub mod locks;
 pub mod manifest;
 pub mod mapping;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::byte_strings;
 use crate::digest::Digest;
 use crate::keep::Keep;
+use crate::limited_list;
 
 /// Numbered per session without gaps, from 1, in the order of their announcement. A parent's number
 /// is lower than its children's.
@@ -147,6 +148,9 @@ impl SpecialFile {
     }
 }
 
+/// The most extensions that an entry can have. This version knows eight.
+pub const EXTENSIONS_MAX: usize = 16;
+
 /// An attribute of an entry that a later version added. An unknown `tag` with the top bit set
 /// makes the entry fail; any other unknown tag is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,6 +240,8 @@ pub struct Entry {
     /// the last name.
     pub links: u64,
     pub rdev: u64,
+    /// At most [`EXTENSIONS_MAX`].
+    #[serde(deserialize_with = "limited_list::deserialize::<EXTENSIONS_MAX, _, _>")]
     pub extensions: Vec<Extension>,
 }
 

@@ -3,12 +3,14 @@
 //! codec can compress. In a compressed pack of 1 MiB of small files they were a tenth of the
 //! bytes.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
-use crate::chunk::pack::NotAPack;
+use crate::chunk::pack::{MEMBERS_TAKEN, NotAPack};
 use crate::digest::Digest;
-use crate::manifest::{Entry, EntryKind, Extension, Name, Timestamp};
+use crate::limited_list;
+use crate::manifest::{EXTENSIONS_MAX, Entry, EntryKind, Extension, Name, Timestamp};
 
 const NS_PER_S: i64 = 1_000_000_000;
 
@@ -19,26 +21,41 @@ const FROM_CTIME: u8 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct Columns {
-    ids: Vec<i64>,
-    parents: Vec<i64>,
-    sizes: Vec<u64>,
+    ids: Column<i64>,
+    parents: Column<i64>,
+    sizes: Column<u64>,
     /// Allocated bytes minus the size.
-    allocated: Vec<i64>,
-    modes: Vec<i64>,
-    owners: Vec<ColumnsOwner>,
-    mtimes: Vec<i64>,
+    allocated: Column<i64>,
+    modes: Column<i64>,
+    owners: Column<ColumnsOwner>,
+    mtimes: Column<i64>,
     ctimes_from: u8,
-    ctimes: Vec<i64>,
+    ctimes: Column<i64>,
     atimes_from: u8,
-    atimes: Vec<i64>,
-    births: Vec<i64>,
-    devs: Vec<i64>,
-    inos: Vec<i64>,
-    links: Vec<i64>,
-    rdevs: Vec<i64>,
-    extensions: Vec<Vec<Extension>>,
-    names: Vec<Name>,
+    atimes: Column<i64>,
+    births: Column<i64>,
+    devs: Column<i64>,
+    inos: Column<i64>,
+    links: Column<i64>,
+    rdevs: Column<i64>,
+    extensions: Column<Extensions>,
+    names: Column<Name>,
 }
+
+/// One field of all members.
+#[derive(Serialize, Deserialize)]
+struct Column<T: DeserializeOwned>(
+    #[serde(
+        bound(deserialize = ""),
+        deserialize_with = "limited_list::deserialize::<MEMBERS_TAKEN, _, _>"
+    )]
+    Vec<T>,
+);
+
+#[derive(Serialize, Deserialize)]
+struct Extensions(
+    #[serde(deserialize_with = "limited_list::deserialize::<EXTENSIONS_MAX, _, _>")] Vec<Extension>,
+);
 
 #[derive(Clone, Serialize, Deserialize)]
 struct ColumnsOwner {
@@ -52,7 +69,7 @@ struct ColumnsOwner {
 
 /// The table of these files; None if a time is out of the range of a column.
 pub(super) fn encode(entries: &[Entry]) -> Option<Vec<u8>> {
-    let column = |field: fn(&Entry) -> u64| differences(entries.iter().map(field));
+    let column = |field: fn(&Entry) -> u64| Column(differences(entries.iter().map(field)));
     let times = |field: fn(&Entry) -> Timestamp| -> Option<Vec<i64>> {
         entries.iter().map(|entry| to_ns(field(entry))).collect()
     };
@@ -68,67 +85,68 @@ pub(super) fn encode(entries: &[Entry]) -> Option<Vec<u8>> {
         user: entry.user.clone(),
         group: entry.group.clone(),
     };
+    let extensions = |entry: &Entry| Extensions(entry.extensions.clone());
     let blocks = |entry: &Entry| entry.allocated.wrapping_sub(entry.size) as i64;
     let columns = Columns {
         ids: column(|entry| entry.id),
         parents: column(|entry| entry.parent),
-        sizes: entries.iter().map(|entry| entry.size).collect(),
-        allocated: entries.iter().map(blocks).collect(),
+        sizes: Column(entries.iter().map(|entry| entry.size).collect()),
+        allocated: Column(entries.iter().map(blocks).collect()),
         modes: column(|entry| entry.mode.into()),
-        owners: entries.iter().map(owner).collect(),
-        mtimes: steps(&mtimes),
+        owners: Column(entries.iter().map(owner).collect()),
+        mtimes: Column(steps(&mtimes)),
         ctimes_from,
-        ctimes: ctime_column,
+        ctimes: Column(ctime_column),
         atimes_from,
-        atimes: atime_column,
-        births: steps(&births),
+        atimes: Column(atime_column),
+        births: Column(steps(&births)),
         devs: column(|entry| entry.dev),
         inos: column(|entry| entry.ino),
         links: column(|entry| entry.links),
         rdevs: column(|entry| entry.rdev),
-        extensions: entries.iter().map(|it| it.extensions.clone()).collect(),
-        names: entries.iter().map(|entry| entry.name.clone()).collect(),
+        extensions: Column(entries.iter().map(extensions).collect()),
+        names: Column(entries.iter().map(|entry| entry.name.clone()).collect()),
     };
     Some(postcard::to_stdvec(&columns).expect("every length is known, and a vector grows"))
 }
 
 /// The files of such a table, in order.
-pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, NotAPack> {
+pub(super) fn decode(table: &[u8]) -> Result<Vec<Entry>, NotAPack> {
     let (columns, rest) = postcard::take_from_bytes::<Columns>(table).map_err(|_| NotAPack)?;
-    let count = columns.ids.len();
+    let count = columns.ids.0.len();
     let lengths = [
-        columns.parents.len(),
-        columns.sizes.len(),
-        columns.allocated.len(),
-        columns.modes.len(),
-        columns.owners.len(),
-        columns.mtimes.len(),
-        columns.ctimes.len(),
-        columns.atimes.len(),
-        columns.births.len(),
-        columns.devs.len(),
-        columns.inos.len(),
-        columns.links.len(),
-        columns.rdevs.len(),
-        columns.extensions.len(),
-        columns.names.len(),
+        columns.parents.0.len(),
+        columns.sizes.0.len(),
+        columns.allocated.0.len(),
+        columns.modes.0.len(),
+        columns.owners.0.len(),
+        columns.mtimes.0.len(),
+        columns.ctimes.0.len(),
+        columns.atimes.0.len(),
+        columns.births.0.len(),
+        columns.devs.0.len(),
+        columns.inos.0.len(),
+        columns.links.0.len(),
+        columns.rdevs.0.len(),
+        columns.extensions.0.len(),
+        columns.names.0.len(),
     ];
-    if count > members_max || !rest.is_empty() || lengths.iter().any(|len| *len != count) {
+    if !rest.is_empty() || lengths.iter().any(|len| *len != count) {
         return Err(NotAPack);
     }
-    let mtimes = sums(&columns.mtimes);
+    let mtimes = sums(&columns.mtimes.0);
     let ctimes = match columns.ctimes_from {
-        FROM_BEFORE => sums(&columns.ctimes),
-        FROM_MTIME => sums_of(&columns.ctimes, &mtimes),
+        FROM_BEFORE => sums(&columns.ctimes.0),
+        FROM_MTIME => sums_of(&columns.ctimes.0, &mtimes),
         _ => return Err(NotAPack),
     };
     let atimes = match columns.atimes_from {
-        FROM_BEFORE => sums(&columns.atimes),
-        FROM_MTIME => sums_of(&columns.atimes, &mtimes),
-        FROM_CTIME => sums_of(&columns.atimes, &ctimes),
+        FROM_BEFORE => sums(&columns.atimes.0),
+        FROM_MTIME => sums_of(&columns.atimes.0, &mtimes),
+        FROM_CTIME => sums_of(&columns.atimes.0, &ctimes),
         _ => return Err(NotAPack),
     };
-    let births = sums(&columns.births);
+    let births = sums(&columns.births.0);
     let [ids, parents, modes, devs, inos, links, rdevs] = [
         &columns.ids,
         &columns.parents,
@@ -138,12 +156,12 @@ pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, Not
         &columns.links,
         &columns.rdevs,
     ]
-    .map(|column| sums(column));
-    let lists = columns.names.into_iter().zip(columns.owners);
-    let lists = lists.zip(columns.extensions).enumerate();
+    .map(|column| sums(&column.0));
+    let lists = columns.names.0.into_iter().zip(columns.owners.0);
+    let lists = lists.zip(columns.extensions.0).enumerate();
     let entry =
-        |(nth, ((name, owner), extensions)): (usize, ((Name, ColumnsOwner), Vec<Extension>))| {
-            let size = columns.sizes[nth];
+        |(nth, ((name, owner), extensions)): (usize, ((Name, ColumnsOwner), Extensions))| {
+            let size = columns.sizes.0[nth];
             Ok(Entry {
                 id: ids[nth] as u64,
                 parent: parents[nth] as u64,
@@ -155,7 +173,7 @@ pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, Not
                 user: owner.user,
                 group: owner.group,
                 size,
-                allocated: size.wrapping_add(columns.allocated[nth] as u64),
+                allocated: size.wrapping_add(columns.allocated.0[nth] as u64),
                 mtime: of_ns(mtimes[nth]),
                 atime: of_ns(atimes[nth]),
                 ctime: of_ns(ctimes[nth]),
@@ -164,7 +182,7 @@ pub(super) fn decode(table: &[u8], members_max: usize) -> Result<Vec<Entry>, Not
                 ino: inos[nth] as u64,
                 links: links[nth] as u64,
                 rdev: rdevs[nth] as u64,
-                extensions,
+                extensions: extensions.0,
             })
         };
     lists.map(entry).collect()

@@ -104,7 +104,7 @@ fn read_members(data: &[u8]) -> Result<Vec<FileOf>, NotAPack> {
     let listed = match form {
         TableForm::Records => read_records(table)?,
         TableForm::Columns => {
-            let entries = columns::decode(table, MEMBERS_TAKEN)?;
+            let entries = columns::decode(table)?;
             entries.into_iter().map(|entry| (entry, None)).collect()
         }
     };

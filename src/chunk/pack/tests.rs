@@ -4,7 +4,7 @@ use super::*;
 use crate::chunk::pack::read::split;
 use crate::chunk::pack::write::record_bound;
 use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
-use crate::manifest::{EntryKind, Extension, Name, Timestamp};
+use crate::manifest::{EXTENSIONS_MAX, EntryKind, Extension, Name, Timestamp};
 use proptest::prelude::*;
 
 fn entry(id: u64, name: &[u8], size: u64) -> Entry {
@@ -212,6 +212,26 @@ fn a_table_by_columns_is_read_as_it_was_written() {
         for (id, (found, content)) in Pack::parse(&verified).unwrap().enumerate() {
             assert_eq!(found, common(id as u64, b"name", id as u64));
             assert_eq!(content, contents[id]);
+        }
+    }
+}
+
+#[test]
+fn a_table_with_too_many_extensions_is_refused() {
+    let mut many = common(0, b"name", 0);
+    for (count, fits) in [(EXTENSIONS_MAX, true), (EXTENSIONS_MAX + 1, false)] {
+        let extension = Extension {
+            tag: 5,
+            bytes: vec![],
+        };
+        many.extensions = vec![extension; count];
+        for form in [TableForm::Records, TableForm::Columns] {
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let mut pack = PackWriter::new(&mut buffer, form);
+            pack.push(many.clone());
+            let (raw_len, digest) = pack.finish();
+            let verified = chunk(buffer, raw_len).verify_pack(digest);
+            assert_eq!(verified.is_ok(), fits, "{count}, {form:?}");
         }
     }
 }

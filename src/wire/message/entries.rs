@@ -4,15 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
 use crate::digest::Digest;
+use crate::limited_list;
 use crate::manifest::{EntryId, Root, Totals};
 use crate::mapping::MAPS_MAX;
 
-use super::limits::{self, ROOTS_MAX, SPANS_MAX};
+use super::limits::{ROOTS_MAX, SPANS_MAX};
 use super::ranges::{ByteRange, NumberRanges};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roots {
-    #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<ROOTS_MAX, _, _>")]
     pub roots: Vec<Root>,
     pub totals: Totals,
 }
@@ -22,7 +23,7 @@ pub struct Roots {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RootSpaces {
     /// One for the operand, and one for each part.
-    #[serde(deserialize_with = "limits::list::<SPACES_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<SPACES_MAX, _, _>")]
     pub each: Vec<RootSpace>,
 }
 
@@ -40,7 +41,7 @@ const SPACES_MAX: usize = 1 + MAPS_MAX;
 /// nothing else of the copy before them, or before the receiver has said that it needs none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UncountedRoots {
-    #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<ROOTS_MAX, _, _>")]
     pub roots: Vec<Root>,
 }
 
@@ -49,7 +50,7 @@ pub struct UncountedRoots {
 pub struct RootsResolved {
     /// Each root's name relative to the destination directory; empty where the root's contents go
     /// directly into that directory.
-    #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<ROOTS_MAX, _, _>")]
     pub names: Vec<Vec<u8>>,
     /// An earlier run left data, so the sender asks about small files before it sends them.
     pub resumes: bool,
@@ -72,20 +73,26 @@ pub enum WantKind {
     Skip,
     /// Everything except these byte ranges. Each comes with its merged chaining value, as in a
     /// tree's frontier. Without a tree the ranges are whole chunks and the values are arbitrary.
-    Have(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(ByteRange, Digest)>),
+    Have(
+        #[serde(deserialize_with = "limited_list::deserialize::<RANGES_MAX, _, _>")]
+        Vec<(ByteRange, Digest)>,
+    ),
     /// Only the digest: `EntryEnd` with the root, no chunk.
     Digest,
     /// The whole file, but for these ranges the digests of chunks first (frame kind `Digest`).
     /// The existing data may be identical, although it is not known to come from this source.
-    Compare(#[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>),
+    Compare(
+        #[serde(deserialize_with = "limited_list::deserialize::<RANGES_MAX, _, _>")] Vec<ByteRange>,
+    ),
     /// Nothing: the existing file is unchanged, by its size and time.
     Unchanged,
     /// Nothing: the existing entry stays, or a missing one is not made.
     Stays,
     /// As `Have`, and of the rest these ranges as in `Compare`. Sent only if both ends send patches.
     HaveAndCompare(
-        #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<(ByteRange, Digest)>,
-        #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")] Vec<ByteRange>,
+        #[serde(deserialize_with = "limited_list::deserialize::<RANGES_MAX, _, _>")]
+        Vec<(ByteRange, Digest)>,
+        #[serde(deserialize_with = "limited_list::deserialize::<RANGES_MAX, _, _>")] Vec<ByteRange>,
     ),
     /// Nothing, because this is a dry run: the file would be sent.
     WouldSend,
@@ -171,7 +178,7 @@ pub enum SumsFound {
 pub struct Missing {
     pub entry: EntryId,
     /// Byte ranges that begin and end at grains, at most [`RANGES_MAX`].
-    #[serde(deserialize_with = "limits::list::<RANGES_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<RANGES_MAX, _, _>")]
     pub spans: Vec<ByteRange>,
 }
 
@@ -204,7 +211,7 @@ pub struct AllSent {
     /// The highest entry number.
     pub last: EntryId,
     /// Numbers up to `last` that belong to no entry.
-    #[serde(deserialize_with = "limits::list::<SPANS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<SPANS_MAX, _, _>")]
     pub unused: Vec<ByteRange>,
 }
 

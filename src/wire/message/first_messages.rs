@@ -11,6 +11,7 @@ use crate::backup::BackupPlace;
 use crate::earlier::{EarlierCopies, Reuse};
 use crate::file_list::RelativeCopy;
 use crate::keep::{Keep, MetadataChanges, UnchangedBy, Update};
+use crate::limited_list;
 use crate::manifest::Totals;
 use crate::mapping::{MAPS_MAX, Mapping};
 use crate::mirror::Mirror;
@@ -18,7 +19,7 @@ use crate::outcome::Remembered;
 use crate::selection::Selector;
 use crate::snapshot::SnapshotTerms;
 
-use super::limits::{self, ROOTS_MAX};
+use super::limits::ROOTS_MAX;
 
 /// Options of a copy, sent to both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,14 +249,14 @@ impl CopyOptions {
 pub enum Role {
     /// Sends these operands, as typed after the colon.
     Sender {
-        #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+        #[serde(deserialize_with = "limited_list::deserialize::<ROOTS_MAX, _, _>")]
         operands: Vec<Vec<u8>>,
     },
     /// Receives into this path, as typed after the colon. `sources` are as the user typed them,
     /// for messages.
     Receiver {
         path: Vec<u8>,
-        #[serde(deserialize_with = "limits::list::<ROOTS_MAX, _, _>")]
+        #[serde(deserialize_with = "limited_list::deserialize::<ROOTS_MAX, _, _>")]
         sources: Vec<Vec<u8>>,
     },
     /// Runs this command and sends its stdout.
@@ -298,7 +299,7 @@ pub struct Open {
     pub remembered: Option<Remembered>,
     /// Sessions of the same command that lost their connection. Their servers give way to this
     /// one.
-    #[serde(deserialize_with = "limits::list::<SESSIONS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<SESSIONS_MAX, _, _>")]
     pub before: Vec<[u8; 16]>,
     /// The server listens for data connections.
     pub listens: bool,
@@ -333,7 +334,7 @@ pub struct Archive {
 /// Parts of the source with separate places (`--map`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapTerms {
-    #[serde(deserialize_with = "limits::list::<MAPS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<MAPS_MAX, _, _>")]
     pub maps: Vec<Mapping>,
 }
 

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::itemize::ItemizedEntry;
-
-use super::limits;
+use crate::limited_list;
 
 /// Changes that a receiver has made, or would make, since the last such message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +13,7 @@ pub struct ItemizedEntries {
     pub bytes: u64,
     /// In a dry run: number of files whose content was compared and is the same.
     pub unchanged: u64,
-    #[serde(deserialize_with = "limits::list::<ITEMIZED_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<ITEMIZED_MAX, _, _>")]
     pub entries: Vec<ItemizedEntry>,
 }
 

@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
+use crate::limited_list;
 use crate::manifest::EntryId;
 use crate::mirror::NAME_SUMS_MAX;
-
-use super::limits;
 
 /// The names of all entries in a directory that the sender has read to its end. Sent before the
 /// directory's `EntryEnd`. Entries of a directory without this message are not deleted.
@@ -16,7 +15,7 @@ pub struct DirectoryNames {
     /// The user named it: it is an operand, or listed.
     pub is_named: bool,
     /// [`NameSums::sums`](crate::mirror::NameSums::sums).
-    #[serde(deserialize_with = "limits::list::<NAME_SUMS_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<NAME_SUMS_MAX, _, _>")]
     pub sums: Vec<u64>,
 }
 
@@ -24,7 +23,7 @@ pub struct DirectoryNames {
 /// receiver deletes none of them, if it is on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourcePlaces(
-    #[serde(deserialize_with = "limits::list::<ABOVE_MAX, _, _>")] pub Vec<(u64, u64)>,
+    #[serde(deserialize_with = "limited_list::deserialize::<ABOVE_MAX, _, _>")] pub Vec<(u64, u64)>,
 );
 
 /// Most places in one message.
@@ -43,7 +42,7 @@ pub struct OwnNames {
     /// Names that differ only in case, or in dots at the end, are the same there.
     pub confuses: bool,
     /// At least one, and at most [`OWN_NAMES_MAX`] in a message.
-    #[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<OWN_NAMES_MAX, _, _>")]
     pub entries: Vec<OwnEntry>,
 }
 
@@ -64,7 +63,10 @@ pub const OWN_NAMES_WAITING: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExtraEntries {
     /// For each entry.
-    Some(#[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")] Vec<OwnEntryIs>),
+    Some(
+        #[serde(deserialize_with = "limited_list::deserialize::<OWN_NAMES_MAX, _, _>")]
+        Vec<OwnEntryIs>,
+    ),
     /// Nothing may be deleted: the sender could not read all of the source.
     Unknown,
 }
@@ -97,6 +99,6 @@ pub struct DeletedEntries {
     /// Their number, which may be larger than that of `paths`.
     pub count: u64,
     /// Below the destination; a directory's path ends in a slash.
-    #[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<OWN_NAMES_MAX, _, _>")]
     pub paths: Vec<Vec<u8>>,
 }

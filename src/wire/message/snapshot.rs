@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
+use crate::limited_list;
 
-use super::{OWN_NAMES_MAX, limits};
+use super::OWN_NAMES_MAX;
 
 /// The receiver has made a complete snapshot. Sent again when old ones are removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +17,7 @@ pub struct SnapshotReport {
     /// Unchanged files that were copied there, because the file system allows no more links.
     pub copied: u64,
     /// Names of removed snapshots (`--keep`).
-    #[serde(deserialize_with = "limits::list::<OWN_NAMES_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<OWN_NAMES_MAX, _, _>")]
     pub removed: Vec<Vec<u8>>,
     /// None was removed, because a snapshot has a later date than the new one.
     pub is_clock_behind: bool,

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
-use super::limits;
 use crate::byte_strings;
 use crate::digest::Digest;
+use crate::limited_list;
 
 /// A line of the list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct ListedDigest {
 /// Lines of the list, for the server that reads the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedDigests {
-    #[serde(deserialize_with = "limits::list::<LISTED_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<LISTED_MAX, _, _>")]
     pub files: Vec<ListedDigest>,
     pub is_last: bool,
 }
@@ -47,7 +47,7 @@ pub struct VerifiedFile {
 /// Answers, in any order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedFiles {
-    #[serde(deserialize_with = "limits::list::<LISTED_MAX, _, _>")]
+    #[serde(deserialize_with = "limited_list::deserialize::<LISTED_MAX, _, _>")]
     pub files: Vec<VerifiedFile>,
 }
 

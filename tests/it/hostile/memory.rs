@@ -147,6 +147,47 @@ fn words_wait_outside_of_a_sender_whose_disk_hangs() {
     });
 }
 
+/// A pack's table in columns: 15 of them and two references are empty, and one that takes 24 bytes in
+/// memory for each byte is long.
+#[test]
+fn the_longest_pack_tables_take_little_memory() {
+    pull_case(|case| {
+        let flags = ["-r", "--threads", "8", "--streams", "8"];
+        let done = pull(case, &flags, "/x/tree", |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            let lists = MIB - 64;
+            let mut table = vec![0; 16];
+            table.extend(postcard::to_allocvec(&lists).expect("a number"));
+            table.resize(table.len() + lists + 1, 0);
+            let length = table.len() as u32 | 1 << 31;
+            table.extend(length.to_le_bytes());
+            for nth in 0..64 {
+                let place = ChunkPlace {
+                    kind: ChunkKind::Pack,
+                    ..server.keys.place(0, 0, table.len())
+                };
+                let frame = server.keys.frame(place, [7; 32], &table);
+                server.send(nth % 8, &frame);
+            }
+            // Every frame was read: each is asked for again.
+            let mut again = 0;
+            server.control.hear_until(|message| {
+                again += match message {
+                    Message::Nack(chunks) => chunks.len(),
+                    _ => 0,
+                };
+                again >= 64
+            });
+            server.control.bytes(&many(9, 4 << 20));
+            server.finish();
+        });
+        held_out(&done).exits(13);
+        let peak = done.peak_rss_bytes();
+        assert!(peak < MOST, "{} MiB", peak / MIB as u64);
+    });
+}
+
 /// A frame of 96 bytes that stands for 64 MB takes no more disk space than was announced.
 #[test]
 fn zeros_take_no_room_that_was_not_announced() {

@@ -81,7 +81,10 @@ impl Control {
     }
 
     /// The next message for which `wanted` is true; None at the end.
-    pub(crate) fn hear_until(&mut self, wanted: impl Fn(&Message) -> bool) -> Option<Message> {
+    pub(crate) fn hear_until(
+        &mut self,
+        mut wanted: impl FnMut(&Message) -> bool,
+    ) -> Option<Message> {
         loop {
             let message = self.hear()?;
             if wanted(&message) {
