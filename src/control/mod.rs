@@ -8,9 +8,10 @@ mod room;
 pub mod stdio;
 
 use std::io;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -81,6 +82,8 @@ pub struct Outgoing {
     /// Messages that are written only while `queue` is empty.
     data: mpsc::Sender<Word>,
     room: Arc<Room>,
+    /// Faults name paths below this directory relative to it.
+    root: Arc<OnceLock<PathBuf>>,
 }
 
 /// A handle that does not keep the connection open.
@@ -300,7 +303,26 @@ impl Outgoing {
             writer.shutdown().await
         });
         let room = Room::new(QUEUE_BYTES);
-        (Outgoing { queue, data, room }, task)
+        let outgoing = Outgoing {
+            queue,
+            data,
+            room,
+            root: Arc::default(),
+        };
+        (outgoing, task)
+    }
+
+    /// From now on, faults name paths below `root` as a client does whose relative paths begin there.
+    /// Only the first call has an effect.
+    pub fn name_paths_from(&self, root: &Path) {
+        self.root.get_or_init(|| root.to_owned());
+    }
+
+    fn told(&self, mut message: Message) -> Message {
+        if let Some(root) = self.root.get() {
+            message.each_fault(|fault| fault.name_path_from(root));
+        }
+        message
     }
 
     pub fn downgrade(&self) -> WeakOutgoing {
@@ -329,13 +351,14 @@ impl Outgoing {
     /// Sends a message that is useful only now, or drops it if the queue is full.
     pub fn try_send(&self, message: Message) {
         // A closed connection is reported by its reader.
-        if let Some(word) = Word::at_once(&self.room, message) {
+        if let Some(word) = Word::at_once(&self.room, self.told(message)) {
             let _ = self.queue.try_send(word);
         }
     }
 
     /// For threads outside the runtime.
     pub fn send_blocking(&self, message: Message) -> Result<(), WriterEnded> {
+        let message = self.told(message);
         let _share = self.room.take_blocking(message.weight());
         let word = Word {
             message,
@@ -346,6 +369,7 @@ impl Outgoing {
     }
 
     async fn word(&self, message: Message, waits: Option<oneshot::Sender<()>>) -> Word {
+        let message = self.told(message);
         let _share = self.room.take(message.weight()).await;
         Word {
             message,

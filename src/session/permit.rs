@@ -176,6 +176,20 @@ impl Permit {
         Ok(Some(Arc::new(confine)))
     }
 
+    /// The directory from which messages name paths, as the client does. None if the client named
+    /// an absolute path, or if the key is not confined.
+    pub fn root_of_paths(&self, role: &Role) -> Option<&Path> {
+        let is_absolute = |path: &Vec<u8>| path.first() == Some(&b'/');
+        let names_absolute = match role {
+            Role::Sender { operands } => operands.iter().any(is_absolute),
+            Role::Receiver { path, .. } | Role::Probe { path } | Role::Verifier { path } => {
+                is_absolute(path)
+            }
+            Role::Producer { .. } | Role::Consumer { .. } => false,
+        };
+        self.confine.as_deref().filter(|_| !names_absolute)
+    }
+
     /// The directory in which a relative path begins.
     pub fn base(&self, home: PathBuf) -> PathBuf {
         self.confine.as_deref().map_or(home, Path::to_owned)

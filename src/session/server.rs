@@ -227,6 +227,9 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.check = client.check && client.dry_run;
     permit.check(&open)?;
     permit.bound(&mut open)?;
+    if let Some(root) = permit.root_of_paths(&open.role) {
+        control.name_paths_from(root);
+    }
     if open.options.nice {
         host::be_nice();
     }

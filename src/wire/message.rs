@@ -195,6 +195,25 @@ messages! {
     0x8023 => NotKept(NotKept),
 }
 
+impl Message {
+    /// Changes the faults that the user reads.
+    pub fn each_fault(&mut self, mut change: impl FnMut(&mut Fault)) {
+        match self {
+            Message::Fault(fault) | Message::Abort(fault) | Message::Vanished(fault) => {
+                change(fault);
+            }
+            Message::VerifiedFiles(VerifiedFiles { files }) => {
+                let faults = files.iter_mut().filter_map(|file| match &mut file.found {
+                    FoundContent::Failed(fault) => Some(fault),
+                    _ => None,
+                });
+                faults.for_each(change);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Parses type and body length.
 pub fn parse_header(header: [u8; HEADER_LEN]) -> Result<(u16, u32), BadMessage> {
     let [t0, t1, l0, l1, l2, l3] = header;

@@ -1,5 +1,9 @@
 //! The report of an error from one end to the other.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Side};
@@ -32,7 +36,6 @@ const SIGNAL_MAX: i32 = 64;
 
 impl Fault {
     pub fn of(error: &Error, entry: EntryId, parent: EntryId) -> Fault {
-        use std::os::unix::ffi::OsStrExt;
         let path = error
             .path
             .as_ref()
@@ -47,6 +50,18 @@ impl Fault {
             path,
             text,
         }
+    }
+
+    /// Names its path relative to `root` if it is below it.
+    pub fn name_path_from(&mut self, root: &Path) {
+        let path = Path::new(OsStr::from_bytes(&self.path));
+        let Ok(below) = path.strip_prefix(root) else {
+            return;
+        };
+        self.path = match below.as_os_str().as_bytes() {
+            b"" => b".".to_vec(),
+            below => below.to_vec(),
+        };
     }
 
     /// Converts to an error of this end. Makes the text printable and bounds its length.
@@ -69,6 +84,28 @@ impl Fault {
             path: (!path.is_empty()).then(|| path.into()),
             message: crate::units::harmless(&text),
             errno: self.errno,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_below_the_root_is_named_from_there() {
+        for (path, named) in [
+            ("/srv/web1/day/a", "day/a"),
+            ("/srv/web1", "."),
+            ("/srv/web10/a", "/srv/web10/a"),
+            ("day/a", "day/a"),
+            ("", ""),
+        ] {
+            let error = Error::new(Kind::Read, Side::Source, "");
+            let mut fault = Fault::of(&error, 0, 0);
+            fault.path = path.into();
+            fault.name_path_from(Path::new("/srv/web1/"));
+            assert_eq!(fault.path, named.as_bytes());
         }
     }
 }

@@ -403,6 +403,18 @@ fn a_confined_key_reaches_nothing_else(case: &Case) {
     assert!(here.meta("way out").is_symlink());
     assert_eq!(outside.names(), ["precious"]);
     assert_eq!(outside.read("precious"), b"precious\n");
+    // Messages name paths as the user did.
+    dir.dir("named/file");
+    case.src.file("tree/file", "three");
+    let from = format!("{tree}/");
+    for dest in [
+        "far:named".to_owned(),
+        format!("far:{}/named", dir.0.display()),
+    ] {
+        let done = copy(case, &["-r"], &from, &dest);
+        done.exits(11)
+            .says(&format!("fastcp: {dest}/file: is a directory"));
+    }
 }
 
 fn a_confined_key_neither_gives_nor_takes_names_of_unfinished_files(case: &Case) {
