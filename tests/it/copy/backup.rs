@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
 use crate::support::procs::{Process, until};
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { push, between =>
@@ -271,15 +272,17 @@ fn a_backup_outlives_a_lost_connection(case: &Case) {
     let there = case.dst.dir("tree");
     there.file("a", "the old version");
     there.file("c", "the old c");
-    let flags = ["-a", "-b", "--delete-excluded", "--bwlimit=2M"];
+    let slow = held_back(case, "500K");
+    let flags = ["-a", "-b", "--delete-excluded", &slow];
     let running = case.copying(&flags, "tree/", "tree").start();
     until("a and c are placed and b is under way", || {
         let is_placed = there.read("a") == b"new" && there.read("c") == b"stays new";
-        (is_placed && there.partial_bytes() > MIB as u64).then_some(())
+        (is_placed && there.partial_bytes() > 0).then_some(())
     });
     // The next session copies it again.
     case.src.file("tree/a", "newer version");
     case.servers().iter().for_each(Process::kill);
+    let_go(case);
     running.wait().succeeds().says(" lost: ");
     assert_eq!(there.read("a"), b"newer version");
     assert_eq!(there.read("a~"), b"the old version");

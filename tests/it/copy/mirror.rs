@@ -8,6 +8,7 @@ use rustix::fs::{CWD, Mode};
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
 use crate::support::procs::{Process, until};
+use crate::support::slow::{held_back, let_go};
 use crate::support::tree::one_of_everything;
 use crate::support::*;
 
@@ -49,14 +50,16 @@ fn what_others_make_stays_after_a_lost_connection(case: &Case) {
     case.src.file("tree/b", noise(1, 6 * MIB));
     let there = case.dst.dir("tree");
     there.file("gone", "of an earlier copy");
-    let flags = ["-a", "--delete", "--bwlimit=2M"];
+    let slow = held_back(case, "500K");
+    let flags = ["-a", "--delete", &slow];
     let running = case.copying(&flags, "tree/", "tree").start();
     until("b is under way", || {
-        (there.partial_bytes() > MIB as u64).then_some(())
+        (there.partial_bytes() > 0).then_some(())
     });
     there.file("new", "of another process");
     case.remember();
     case.servers().iter().for_each(Process::kill);
+    let_go(case);
     let done = running.wait();
     done.succeeds().says(" lost: ").says("to the next run");
     assert_eq!(there.names(), ["b", "new"]);
@@ -449,11 +452,14 @@ fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
     for name in ["d/only there", "kept/only there", "only there"] {
         there.file(name, "");
     }
-    let flags = ["-a", "--delete", "-l", "16000"];
-    let copying = case.copying(&flags, "tree/", "there").start();
+    let slow = held_back(case, "500K");
+    let copying = case
+        .copying(&["-a", "--delete", &slow], "tree/", "there")
+        .start();
     until("it copies", || (there.partial_bytes() > 0).then_some(()));
     fs::rename(tree.path("d/1"), tree.path("d/renamed")).expect("rename");
     fs::rename(tree.path("d/2"), tree.path("moved")).expect("rename");
+    let_go(case);
     let done = copying.wait();
     done.succeeds()
         .says("to the next run: directories changed during the copy");
