@@ -3,8 +3,9 @@
 //!
 //! It is a hash table of pages. A record is appended to the page that the hash of its key gives, or
 //! to the next one that is not full (linear probing: Knuth, The Art of Computer Programming, volume
-//! 3, section 6.4). So a new record costs one write, a search one read as a rule, and a search for
-//! what is not there mostly none, since a Bloom filter (Communications of the ACM 13, 1970) answers.
+//! 3, section 6.4). A new record costs one write. A search usually costs one read. A search for a
+//! missing key usually costs none, because a Bloom filter (Communications of the ACM 13, 1970)
+//! answers it.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};

@@ -188,7 +188,7 @@
 //! Entries               ----------------------> directories, links, big files, in order
 //!                       <---------------------- Landed: where the roots land, and if it resumes
 //! Ask                   ----------------------> only if it resumes: which small files exist?
-//!                       <---------------------- Want: all, nothing, or other ranges of each file
+//!                       <---------------------- Want: all, nothing or some ranges of each file
 //! frames                ======================> on the data connections
 //!                       <---------------------- Ack: chunks and entries; Busy: for the tuner
 //! EntryEnd              ----------------------> a file's length and digest; a directory's children
@@ -210,8 +210,9 @@
 //!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
 //!   receiver sends `NotKept`, if it could not keep some metadata.
-//! - With `--delete` the sender sends `SourcePlaces`, which are not deleted if both ends are on one
-//!   machine, and the `Names` in each directory before its `EntryEnd`. When everything is in place,
+//! - With `--delete` the sender sends the directories of its sources (`SourcePlaces`), which a
+//!   receiver on the same machine must not delete. It also sends the `Names` in each directory
+//!   before the directory's `EntryEnd`. When everything is in place,
 //!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
 //!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
 //! - With `--link-dest`, `--copy-dest` and `--snapshot` the receiver looks for unchanged entries in
@@ -221,15 +222,15 @@
 //!   (`Relative`), and sends the list that it has read (`FileNames`). All files are then entries of
 //!   one root, the directory in which the names begin. The client checks that a server sends listed
 //!   names only.
-//! - With `--map` the client tells the sender the parts, and the receiver their places (`Map`). Each
-//!   part is a root after the only operand, with the next operand's number. The space that each root
-//!   needs (`RootSpaces`) precedes `Roots`.
+//! - With `--map` the client tells the sender the parts, and the receiver their places (`Map`). The
+//!   only operand has the number 0, and each part is a further root with the next number. The space
+//!   that each root needs (`RootSpaces`) precedes `Roots`.
 //! - With sources on several hosts the client has a session with each host in turn, and its hello
 //!   says so: the destination is a directory then.
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
 //!   answers `WouldSend` instead of requesting content. With `--checksum` frames with digests are
-//!   sent, otherwise none. The client's hello says which of the two options is given.
+//!   sent, otherwise none. The client's hello says whether `--dry-run` and `--itemize-changes` are given.
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
 //!   server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends

@@ -79,10 +79,11 @@ struct SessionCounters {
     unchanged: AtomicU64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
     staying: AtomicU64,
-    /// In a dry run: files that would be sent, and their bytes.
+    /// In a check: entries by what was found.
     missing: AtomicU64,
     different: AtomicU64,
     other_metadata: AtomicU64,
+    /// In a dry run: files that would be sent, and their bytes.
     would_send_files: AtomicU64,
     would_send_bytes: AtomicU64,
     not_kept: NotKeptCounters,

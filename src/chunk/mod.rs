@@ -1,7 +1,7 @@
 //! A chunk: the unit that is read, encoded, sent, verified, written and retried. A chunk is either
-//! a range of one file or a pack of small files. A range has a power of two of bytes, at a multiple of
-//! that, except the last one of a file; a range of a pipe may also end where its producer
-//! paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
+//! a range of one file or a pack of small files. The length of a range is a power of two, and its
+//! offset a multiple of the length. The last range of a file may be shorter, and so may a range of a
+//! pipe whose producer paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
 //! `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
 
 pub mod anchors;

@@ -178,11 +178,12 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--open-noatime"],
-        "fastcp reads as other programs do; a file system mounted with noatime keeps access times",
+        "reading changes access times, as with other programs; a file system mounted with noatime \
+         keeps them",
     ),
     (
         &["--preallocate"],
-        "a file takes its space while fastcp writes it",
+        "fastcp reserves no space for a file before it writes it",
     ),
     (&["--iconv"], "names keep their bytes"),
     (

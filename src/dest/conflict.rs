@@ -27,7 +27,8 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
         if let Some(first) = seen.insert(target.key(source), source) {
             let message = format!(
                 "{} and {} would get the same name; copy them to different names, or one after the \
-                 other without --delete (a directory without a slash at its end keeps its name)",
+                 other without --delete, or leave out the slash at the end of a directory, which \
+                 then keeps its name",
                 first.shown(),
                 source.shown()
             );

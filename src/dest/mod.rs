@@ -318,7 +318,7 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
 /// If that is not possible: the entry belongs to another user.
 pub fn change_status(slot: &EntrySlot) -> Result<()> {
     let what = "the file was copied, but is not removed at the source: fastcp cannot show that \
-                the copy is a different file";
+                source and copy are two files";
     let changed = slot.dir.handle().and_then(|dir| {
         let name = slot.name.as_os_str();
         let flags = AtFlags::SYMLINK_NOFOLLOW;

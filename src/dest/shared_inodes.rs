@@ -82,8 +82,8 @@ pub(super) fn use_in_place(
     }
     if rules.shared_inodes.is_beside && use_of_file == InodeUse::Written {
         return Err(slot.refused(
-            "has several names, and the file of another host may have one of them; copy from one \
-             host after the other, or without --inplace",
+            "has several hard links, and a file from another host may go to one of them; copy from \
+             one host after the other, or without --inplace",
         ));
     }
     let mut state = rules.shared_inodes.state.lock();
@@ -111,7 +111,7 @@ pub(super) fn use_in_place(
             return Ok(());
         }
         return Err(slot.refused(
-            "has several names, and there are too many such files to tell whether another file of \
+            "has several hard links, and there are too many such files to tell whether another file of \
              this copy has the same inode; copy it without --inplace",
         ));
     }

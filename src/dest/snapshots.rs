@@ -5,7 +5,7 @@
 //! latest -> 2026-11-22T020000Z  the newest complete snapshot
 //! .fastcp-snapshot-partial/     the unfinished snapshot, of this run or an interrupted one
 //! .fastcp-removing-DATE/        a snapshot that --keep is removing
-//! .fastcp-snapshots/lock        locked by the run that works here, and names it
+//! .fastcp-snapshots/lock        locked by the run that works here; its text names that run
 //! .fastcp-snapshots/boot        the boot in which the unfinished snapshot was begun
 //! .fastcp-snapshots/*.journal   the journal of the unfinished snapshot
 //! .fastcp-snapshots/DATE        an empty file: the snapshot DATE is complete
@@ -832,7 +832,7 @@ fn try_link(container: &Arc<Dir>) -> Result<()> {
         symlinkat(LATEST, &*dir, NEW_LATEST)?;
         Ok(unlinkat(&*dir, NEW_LATEST, AtFlags::empty())?)
     });
-    let what = "cannot make a symbolic link like latest, so snapshots are not possible here";
+    let what = "cannot make symbolic links here, and snapshots need one (latest)";
     made.map_err(|cause| failed(container, what, cause))
 }
 

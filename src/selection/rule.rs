@@ -388,7 +388,8 @@ fn merge(
     if has(b'r') && !has(b's') {
         return Err(BadRule::at(
             text,
-            "a file of rules always applies to the source (modifier r needs s)",
+            "a file of rules always applies to the source: modifier r (receiver) is possible only \
+             with s (sender)",
         ));
     }
     let argument: &[u8] = match argument {

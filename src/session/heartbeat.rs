@@ -16,9 +16,9 @@
 //! | progress of a connection | 5 s or 20 round trips (`stall`) | dialled again |
 //! | the other end to list a connection | 3 heartbeats; 10 s for a new one | dialled again |
 //! | the pause between two dials | 250 ms to 10 s (`backoff`) | |
-//! | a connection that carries data, or progress | `--timeout` | `Lost`; `Connect` if none was proven |
+//! | any connection or any progress of the data | `--timeout` | `Lost`; `Connect` if none was proven |
 //! | a further login | 30 s (`ssh_login`); six failures in a row | no more for its stream |
-//! | first connection by a given route | 3 dials of each; reverse 12 s (`route_choice`) | `Connect` |
+//! | first connection by a given route | 3 dials of each connection; reverse: 12 s (`route_choice`) | `Connect` |
 //! | data on a proven connection | 2 s (`connections`) | other routes are tried as well |
 //! | credit for data on control | none: it depends on control alone | |
 //! | a command, or the other end of a pipe | none: it ends with the copy | |

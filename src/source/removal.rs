@@ -134,8 +134,8 @@ impl SourceRemover {
         let kind = fstatfs(&fd).map_err(|cause| failed(cause.into()))?.f_type as u64;
         if WITHOUT_STATUS_TIME.contains(&(kind & 0xffff_ffff)) {
             let mut error = file.stays(
-                "its file system (FUSE, FAT, 9P or SMB) cannot show that the copy is another file; \
-                 compare the two with --check, then remove it by hand",
+                "its file system (FUSE, FAT, 9P or SMB) cannot show that source and copy are two \
+                 files; compare the two with --check, then remove it by hand",
             );
             error.kind = Kind::Refused;
             return Err(error);

@@ -180,7 +180,7 @@ fn formula(expected: &ExpectedCopy) -> (String, String) {
         there_ns,
         ..
     } = forecast;
-    let per_ns = |workers: u16, ns: f64| format!("{} / {ns:.2} ns", count(u64::from(workers)));
+    let per_ns = |workers: u16, ns: f64| format!("{} / {ns:.2} ns/B", count(u64::from(workers)));
     let mut terms = vec![
         ("link x ratio", format!("{} x {ratio:.2}", rate(*link))),
         ("workers / cost here", per_ns(*workers_here, *here_ns)),
@@ -280,7 +280,7 @@ mod tests {
         );
         assert_eq!(
             numbers,
-            "118 MB/s x 2.49, 128 / 14.10 ns, 2 / 1.63 ns, 1.90 GB/s, 410 MB/s"
+            "118 MB/s x 2.49, 128 / 14.10 ns/B, 2 / 1.63 ns/B, 1.90 GB/s, 410 MB/s"
         );
         assert!(numbers.len() + "  = min()".len() <= 80);
         expected.read = None;
@@ -289,7 +289,7 @@ mod tests {
         let (names, numbers) = formula(&expected);
         let both = "link x ratio, workers / cost here, processors / both, write";
         assert_eq!(names, both);
-        let both = "118 MB/s x 2.49, 128 / 14.10 ns, 128 / 15.73 ns, 410 MB/s";
+        let both = "118 MB/s x 2.49, 128 / 14.10 ns/B, 128 / 15.73 ns/B, 410 MB/s";
         assert_eq!(numbers, both);
     }
 

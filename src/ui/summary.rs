@@ -46,10 +46,11 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
         lines.push(format!("{what} skipped (FIFOs, sockets, devices)"));
     }
     if counters.staying > 0 {
+        const OPTIONS: &str = "(--update, --existing or --ignore-existing)";
         let what = plural(counters.staying, "entry", "entries");
         lines.push(match outcome.dry_run {
-            true => format!("{what} would not be copied"),
-            false => format!("{what} not copied (--update, --existing or --ignore-existing)"),
+            true => format!("{what} would not be copied {OPTIONS}"),
+            false => format!("{what} not copied {OPTIONS}"),
         });
     }
     if outcome.deleted.count > 0 && !outcome.check {
@@ -78,13 +79,14 @@ fn snapshot(outcome: &Outcome) -> Vec<String> {
     let mut told = format!("snapshot {} is complete", harmless(&made.name));
     if made.linked > 0 {
         let what = plural(made.linked, "entry", "entries");
-        told.push_str(&format!(", {what} linked to the last one"));
+        told.push_str(&format!(", {what} linked to the snapshot before it"));
     }
     let mut lines = vec![told];
     if made.copied > 0 {
         let what = plural(made.copied, "unchanged file", "unchanged files");
         lines.push(format!(
-            "{what} copied from the last one, because the file system allows no more links"
+            "{what} copied from the snapshot before it, because the file system allows no more \
+             links"
         ));
     }
     if !made.removed.is_empty() {
@@ -93,7 +95,8 @@ fn snapshot(outcome: &Outcome) -> Vec<String> {
     }
     if made.is_clock_behind {
         lines.push(
-            "no snapshot was removed, because one has a later date: the clock is or was wrong"
+            "no old snapshot was removed, because one has a later date than this one: the clock is \
+             or was wrong"
                 .to_owned(),
         );
     }
@@ -283,7 +286,7 @@ fn done(outcome: &Outcome) -> String {
     }
     if counters.unsent_bytes > 0 {
         line += &format!(
-            " ({} not sent: already there, or zeros)",
+            " ({} not sent: equal at the destination, or zeros)",
             size(counters.unsent_bytes)
         );
     }
@@ -540,7 +543,7 @@ pub(super) mod tests {
         assert_eq!(
             lines(&outcome, 80),
             [
-                "3 files, 1.07 GB (1.00 MB not sent: already there, or zeros),",
+                "3 files, 1.07 GB (1.00 MB not sent: equal at the destination, or zeros),",
                 "600 MB of it already there and verified,",
                 "3.00 MB were damaged at the destination and sent again, in 4.7 s, 101 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct, logged in again once)"

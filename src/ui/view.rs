@@ -66,7 +66,12 @@ pub(super) fn lines(
             // A check of a list knows no totals, and a copy may begin before it knows them.
             None if snapshot.scanned_files == 0 && snapshot.moved_bytes == 0 => {
                 let (files, bytes) = (count(snapshot.files), size(snapshot.done_bytes));
-                let first = format!("{files} files, {bytes} are the same  {}", speed(rate));
+                let same = if snapshot.files > 0 {
+                    " are the same"
+                } else {
+                    ""
+                };
+                let first = format!("{files} files, {bytes}{same}  {}", speed(rate));
                 cut(&first, width).into()
             }
             None => {
@@ -102,7 +107,7 @@ pub(super) fn lines(
 
 /// The number of finished destinations. The other lines show the slowest one.
 pub(super) fn several((over, all): (usize, usize)) -> String {
-    format!("slowest destination; {over} of {all} done")
+    format!("above: the slowest destination; {over} of {all} done")
 }
 
 pub(super) fn scanning(snapshot: &Snapshot) -> String {

@@ -176,8 +176,8 @@ impl Mirroring {
         noted.entries += own.len() as u64;
         // As when a disk is not mounted.
         if names.is_named && names.sums == [0] && !self.is_free() {
-            let message = "nothing in the source directory is copied, so nothing is deleted (--force \
-                           deletes anyway)";
+            let message = "the source directory is empty, or all of it is left out (is its disk mounted?), \
+                           so nothing is deleted (--force deletes anyway)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
             noted.forbidden.get_or_insert(error);
         }

@@ -240,7 +240,7 @@ fn two_hosts_never_write_to_one_place(case: &Case) {
     case.dst.file("a", "old");
     case.dst.hard_link("b", "a");
     let done = run(&["--inplace"], ("1/a", "2/b"));
-    done.exits(11).says("has several names");
+    done.exits(11).says("has several hard links");
     assert_eq!(case.dst.read("a"), b"old");
     case.dst.dir("x");
     case.dst.link("y", "x");

@@ -30,7 +30,10 @@ impl Mirroring {
         if obstacle == Obstacle::FullDirectory
             && let Some(why) = self.full_directory_stays(report, slot)
         {
-            let message = format!("is a directory with entries, and {why}; remove it first");
+            let message = format!(
+                "is a directory with entries, and an entry of another kind does not replace it: {why}; \
+                 remove the directory first"
+            );
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
         }
         Ok(Some(obstacle))
@@ -83,8 +86,8 @@ impl Mirroring {
             self.remove(report, slot, &path, true, &mut |_| count += 1)?;
             if *removed + count > most {
                 let message = format!(
-                    "is a directory with entries, and to delete them would exceed --max-delete \
-                     {most}; remove it first"
+                    "is a directory with entries, and an entry of another kind does not replace it: \
+                     to delete them would exceed --max-delete {most}; remove the directory first"
                 );
                 return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
             }

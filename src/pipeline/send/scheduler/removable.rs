@@ -145,11 +145,13 @@ impl RemovableFiles {
         if removals.are_last {
             let left = std::mem::take(&mut self.waiting).into_values();
             let left = left.filter(|it| it.is_durable && it.is_settled);
-            let why = "it was not sent as a whole in this run";
+            let why = "it was not sent as a whole in this run; compare the two with --check, then \
+                       remove it by hand";
             removals.staying.extend(left.map(|it| it.file.stays(why)));
             if self.left_out > 0 {
                 let message = format!(
-                    "{} more files with several names are copied, but not removed: copy again",
+                    "{} more files with several hard links are copied, but not removed: there are too \
+                     many to remember; copy again",
                     self.left_out
                 );
                 let error = Error::new(Kind::Entry, Side::Source, message);
