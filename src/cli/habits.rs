@@ -344,7 +344,7 @@ mod tests {
             ("--contimeout 5 a h:", "--timeout TIME"),
             ("--open-noatime a h:", "mounted with noatime"),
             ("--delete-missing-args a h:", "of a missing SOURCE stays"),
-            ("--preallocate a h:", "while fastcp writes it"),
+            ("--preallocate a h:", "reserves no space"),
             ("--iconv=utf8 a h:", "keep their bytes"),
             ("--super a h:", "as root on HOST"),
             ("--copy-devices a h:", "a device that is SOURCE"),

@@ -18,6 +18,9 @@ use crate::progress::Progress;
 /// Failures that are kept for the summary; further ones are only counted.
 pub const FAILURES_MAX: usize = 10_000;
 
+/// The most bytes of their paths and messages.
+const FAILURES_BYTES_MAX: usize = 8 << 20;
+
 /// Failures of earlier sessions that are remembered, in 8 bytes each. Further ones may be reported
 /// twice.
 const TOLD_MAX: usize = 100_000;
@@ -40,6 +43,8 @@ pub struct Failures {
 #[derive(Default)]
 struct FailureList {
     kept: Vec<Error>,
+    /// Bytes of their texts.
+    bytes: usize,
     more: u64,
     /// Hashes of the failures that earlier sessions reported.
     told: HashSet<u64>,
@@ -78,7 +83,10 @@ impl Failures {
         self.progress.add_failed(1);
         let mut failures = self.failures.lock();
         let is_new = !failures.told.contains(&hash(error));
-        if failures.kept.len() < FAILURES_MAX {
+        let path = error.path.as_ref().map_or(0, |path| path.as_os_str().len());
+        let bytes = failures.bytes + path + error.message.len();
+        if failures.kept.len() < FAILURES_MAX && bytes <= FAILURES_BYTES_MAX {
+            failures.bytes = bytes;
             failures.kept.push(error.clone());
         } else {
             failures.more += 1;
@@ -99,7 +107,7 @@ impl Failures {
         for error in std::mem::take(&mut failures.kept) {
             failures.remember(&error);
         }
-        failures.more = 0;
+        (failures.bytes, failures.more) = (0, 0);
     }
 
     /// True if something has failed in this session.

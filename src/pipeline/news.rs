@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::failures::Failures;
 use super::itemized_list::ItemizedList;
+use crate::manifest::NAME_MAX;
 use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::units::printable;
@@ -14,6 +15,12 @@ use crate::wire::message::{DeletedEntries, SnapshotReport};
 
 /// Paths that are kept for the summary; further ones are only counted.
 pub const DELETED_MAX: usize = 10_000;
+
+/// The most bytes of these paths.
+const DELETED_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes that are shown of a path: as many as Linux takes.
+const PATH_SHOWN: usize = 4096;
 
 /// The end that the user sees shows and keeps what both ends report; the other end is silent.
 pub struct News {
@@ -40,7 +47,12 @@ impl Deleted {
     pub fn add(&mut self, other: Deleted) {
         // The number comes from a peer and must not overflow.
         self.count = self.count.saturating_add(other.count);
-        self.paths.extend(other.paths);
+        let mut bytes: usize = self.paths.iter().map(String::len).sum();
+        let fits = |path: &String| {
+            bytes += path.len();
+            bytes <= DELETED_BYTES_MAX
+        };
+        self.paths.extend(other.paths.into_iter().take_while(fits));
         self.paths.truncate(DELETED_MAX);
     }
 }
@@ -106,9 +118,11 @@ impl News {
         let Some(reporter) = &self.reporter else {
             return;
         };
-        let removed = report.removed.iter().map(|name| printable(name));
+        let name = |name: &[u8]| printable(&name[..name.len().min(NAME_MAX)]);
+        let removed = report.removed.iter().take(DELETED_MAX);
+        let removed = removed.map(|removed| name(removed));
         let made = MadeSnapshot {
-            name: printable(&report.name),
+            name: name(&report.name),
             linked: report.linked,
             copied: report.copied,
             removed: removed.collect(),
@@ -132,10 +146,11 @@ impl News {
 }
 
 fn note(deleted: &Mutex<Deleted>, entries: &DeletedEntries, tell: impl Fn(&[u8])) {
-    entries.paths.iter().for_each(|path| tell(path));
-    let paths = entries.paths.iter().take(DELETED_MAX);
+    let shown = |path: &Vec<u8>| path.len().min(PATH_SHOWN);
+    let paths = entries.paths.iter().map(|path| &path[..shown(path)]);
+    paths.clone().for_each(&tell);
     deleted.lock().add(Deleted {
         count: entries.count,
-        paths: paths.map(|path| printable(path)).collect(),
+        paths: paths.take(DELETED_MAX).map(printable).collect(),
     });
 }

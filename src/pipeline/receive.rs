@@ -51,6 +51,7 @@ mod roots;
 mod shifts;
 mod snapshot;
 mod sums;
+mod unsettled;
 pub mod verify;
 pub mod worker;
 

@@ -11,6 +11,9 @@ use tokio_util::sync::CancellationToken;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 
+/// The most pipes of a copy that can be read only once.
+const BEGUN_MAX: usize = 1 << 16;
+
 /// The end of a copy, or of one of its sessions. The end of the copy also ends its sessions.
 #[derive(Default)]
 pub struct Shutdown {
@@ -87,12 +90,15 @@ impl Shutdown {
     }
 
     /// Begins one of several pipes that can be read only once, by name. Returns false if an earlier
-    /// session of the copy has begun it. Then this entry fails and the others continue.
+    /// session of the copy has begun it, or if there are too many. Then this entry fails and the
+    /// others continue.
     pub fn begin_once(&self, name: &[u8]) -> bool {
         let mut begun = self.begun();
-        let is_new = !begun.contains_key(name);
-        begun.entry(name.to_vec()).or_default();
-        is_new
+        if begun.contains_key(name) || begun.len() >= BEGUN_MAX {
+            return false;
+        }
+        begun.insert(name.to_vec(), None);
+        true
     }
 
     /// True if this session or an earlier one of the copy has begun it.

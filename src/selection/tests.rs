@@ -166,7 +166,7 @@ fn what_is_no_rule_is_refused_with_a_sentence() {
         ("-C a", "nothing may follow -C"),
         ("+C", "no modifier C"),
         (":! a", "no modifier !"),
-        (":r .a", "applies to the source (modifier"),
+        (":r .a", "applies to the source: modifier r"),
         (":", "the name of the file is missing"),
         (": a/b", "must not contain a slash"),
         (":-+ a", "exclude each other"),

@@ -23,8 +23,8 @@ mod view;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -62,6 +62,9 @@ const STOPPED: Duration = Duration::from_millis(500);
 /// only counted.
 const LINES_WAITING_MAX: usize = 10_000;
 
+/// The most bytes of these lines.
+const LINES_BYTES_MAX: usize = 4 << 20;
+
 /// Failures that are kept for the end if the queue is full: the endless output of a command must
 /// not hide why it failed. Further failures are only counted.
 const FAILURES_WAITING_MAX: usize = 20;
@@ -82,12 +85,32 @@ pub struct Screen {
 }
 
 enum ScreenMessage {
-    Line(String),
+    Line(WaitingLine),
     /// Another program uses the terminal for a while.
     Hold(ScreenHold),
     /// Show the current progress.
     Status,
     End,
+}
+
+/// A line on its way to the terminal.
+struct WaitingLine {
+    text: String,
+    bytes: usize,
+    /// Bytes of all lines on their way.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl WaitingLine {
+    fn into_text(mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+}
+
+impl Drop for WaitingLine {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// A question on the terminal. Nothing else is written until it is answered.
@@ -110,6 +133,7 @@ impl ScreenHold {
 struct Teller {
     output: Output,
     lines: SyncSender<ScreenMessage>,
+    waiting: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     /// The last lines that were shown at once, including those of commands.
@@ -147,6 +171,7 @@ impl Screen {
             teller: Teller {
                 output,
                 lines: sender,
+                waiting: Arc::default(),
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),
@@ -244,7 +269,7 @@ fn width(terminal: Option<Terminal>) -> usize {
 impl Teller {
     /// False if the queue is full.
     fn line(&self, line: &str) -> bool {
-        self.tell(ScreenMessage::Line(format!("{}{line}", self.of.name)))
+        self.tell(self.waiting_line(format!("{}{line}", self.of.name)))
     }
 
     /// The message of an error, without lines of a failed command that were already shown.
@@ -271,9 +296,24 @@ impl Teller {
         }
     }
 
+    /// None if there are too many bytes.
+    fn waiting_line(&self, text: String) -> Option<ScreenMessage> {
+        let bytes = text.len();
+        if self.waiting.fetch_add(bytes, Relaxed) + bytes > LINES_BYTES_MAX {
+            self.waiting.fetch_sub(bytes, Relaxed);
+            return None;
+        }
+        let waiting = self.waiting.clone();
+        Some(ScreenMessage::Line(WaitingLine {
+            text,
+            bytes,
+            waiting,
+        }))
+    }
+
     /// Never waits, because the caller may be the task that keeps the session alive.
-    fn tell(&self, message: ScreenMessage) -> bool {
-        let is_told = self.lines.try_send(message).is_ok();
+    fn tell(&self, message: Option<ScreenMessage>) -> bool {
+        let is_told = message.is_some_and(|message| self.lines.try_send(message).is_ok());
         if !is_told {
             self.lost.fetch_add(1, Relaxed);
         }
@@ -285,9 +325,8 @@ impl Reporter for Teller {
     fn failure(&self, error: &Error) {
         let line = format!("{}{}", self.of.name, self.sentence(error));
         if self
-            .lines
-            .try_send(ScreenMessage::Line(line.clone()))
-            .is_ok()
+            .waiting_line(line.clone())
+            .is_some_and(|message| self.lines.try_send(message).is_ok())
         {
             return;
         }
@@ -339,12 +378,12 @@ impl Reporter for Teller {
     }
 
     fn status(&self) {
-        self.tell(ScreenMessage::Status);
+        self.tell(Some(ScreenMessage::Status));
     }
 
     fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
         let (until, answered) = mpsc::channel::<()>();
-        self.tell(ScreenMessage::Hold(ScreenHold { shown, answered }));
+        self.tell(Some(ScreenMessage::Hold(ScreenHold { shown, answered })));
         Box::new(until)
     }
 }
@@ -356,7 +395,7 @@ fn pass_on(lines: &Receiver<ScreenMessage>, reading: &SnapshotSource) {
         let message = lines.recv_timeout(QUIET_TICK);
         rate.note(Instant::now(), reading().moved_bytes);
         let line = match message {
-            Ok(ScreenMessage::Line(line)) => line,
+            Ok(ScreenMessage::Line(line)) => line.into_text(),
             Ok(ScreenMessage::Status) => status::line(&reading(), rate.per_s()),
             Ok(ScreenMessage::Hold(hold)) => {
                 hold.wait();
@@ -391,7 +430,7 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &Snapshot
             }
             Ok(message @ (ScreenMessage::Line(_) | ScreenMessage::Status)) => {
                 let line = match message {
-                    ScreenMessage::Line(line) => line,
+                    ScreenMessage::Line(line) => line.into_text(),
                     _ => status::line(&reading(), rate.per_s()),
                 };
                 above.push_str(&line);
@@ -471,6 +510,7 @@ mod tests {
             let teller = Teller {
                 output,
                 lines,
+                waiting: Arc::default(),
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),

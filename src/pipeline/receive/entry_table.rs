@@ -11,6 +11,7 @@ use super::open_directories::{Lack, OpenDirectories, OpenDirectory};
 use super::open_file::OpenFile;
 use super::requested::{RequestedFiles, RequestedNames};
 use super::root_table::RootTable;
+use super::unsettled::UnsettledEntries;
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Directory, EarlierPlace, EntrySlot, Landing, SinkSpec};
 use crate::journal;
@@ -19,10 +20,11 @@ use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 
-/// Most ranges of entries that are accounted for, most ranges of resuming entries, and most
-/// incomplete directories: more than the sender's own limits allow.
+/// Most ranges of entries that are accounted for: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
-const DIRECTORIES_MAX: usize = 2 * UNSETTLED_ENTRIES_MAX as usize;
+
+/// Most big files that are open or resuming. The sender announces no more, and up to 256 in a message.
+const FILES_MAX: usize = UNSETTLED_ENTRIES_MAX as usize + 256;
 
 /// The place for an entry.
 pub enum Location {
@@ -51,8 +53,7 @@ pub struct EntryTable {
     told: bool,
     pub directories: OpenDirectories,
     pub files: HashMap<EntryId, Arc<OpenFile>>,
-    /// Files that wait for a worker to check or read their earlier data, or to open them again.
-    resuming: RangeSet,
+    unsettled: UnsettledEntries,
     /// Used without the lock of this table, since it may read a disk.
     pub linked: Arc<HardLinks>,
     /// Entries in place or failed.
@@ -89,10 +90,8 @@ impl EntryTable {
         let Some(node) = self.directories.get(parent) else {
             return Location::Unknown;
         };
-        let listed = node
-            .listed
-            .as_ref()
-            .map(|listed| listed.child(name.as_bytes()));
+        let listed = self.directories.listed(parent);
+        let listed = listed.map(|listed| listed.child(name.as_bytes()));
         match (&node.directory, node.lack) {
             (Some(directory), _) => Location::Slot(directory.slot(name.clone()), listed),
             (None, Lack::LeftOut) => Location::LeftOut,
@@ -185,30 +184,35 @@ impl EntryTable {
     /// True if the entry is in place, failed, open or resuming. A sender announces no such entry
     /// again.
     pub fn is_known(&self, id: EntryId) -> bool {
-        self.accounted.contains(id) || self.files.contains_key(&id) || self.resuming.contains(id)
+        self.accounted.contains(id)
+            || self.files.contains_key(&id)
+            || self.unsettled.resuming.contains(id)
+    }
+
+    /// An entry that is no directory was announced.
+    pub(super) fn announce(&mut self, entry: &Entry) {
+        if !self.accounted.contains(entry.id) {
+            self.unsettled.add(entry);
+        }
     }
 
     /// Marks a file as resuming: it waits for a worker to check or read its earlier data, or to
     /// open it again.
     pub fn set_resuming(&mut self, id: EntryId) {
-        self.resuming.insert_one(id);
+        self.unsettled.resuming.insert_one(id);
     }
 
     /// Ends resuming, because the existing data is damaged and the file is sent again. Returns
     /// false if the file has failed in the meantime.
     pub fn end_resuming(&mut self, id: EntryId) -> bool {
-        self.remove_resuming(id);
+        self.unsettled.end_resuming(id);
         !self.accounted.contains(id)
-    }
-
-    fn remove_resuming(&mut self, id: EntryId) {
-        self.resuming.remove(id..id.saturating_add(1));
     }
 
     /// Accepts the chunks of a file. Returns false if the file has failed in the meantime.
     pub fn open(&mut self, file: Arc<OpenFile>) -> bool {
         let id = file.entry.id;
-        self.remove_resuming(id);
+        self.unsettled.end_resuming(id);
         let open = !self.accounted.contains(id);
         if open {
             self.files.insert(id, file);
@@ -266,10 +270,10 @@ impl EntryTable {
         let path = self.path_of(entry.id, entry.parent, &entry.name);
         let requested = self.requested_below(entry.parent, &entry.name);
         let merging = self.merged.open(entry.id);
-        let added = self.directories.add(entry, directory, lack, merging);
+        let root = listed.map(|listed| listed.root);
+        let added = self.directories.add(entry, directory, root, lack, merging);
         added.path = path.unwrap_or_default();
         added.requested = requested;
-        added.listed = listed;
         added
     }
 
@@ -277,7 +281,7 @@ impl EntryTable {
     /// this was the last child.
     pub fn account(&mut self, id: EntryId, parent: EntryId) -> Option<OpenDirectory> {
         self.files.remove(&id);
-        self.remove_resuming(id);
+        self.unsettled.settle(id);
         self.chunks.has_result(id);
         if id == 0 || !self.accounted.insert_one(id) {
             return None;
@@ -287,9 +291,12 @@ impl EntryTable {
 
     /// True if there is more than a sender within its limits can cause.
     pub fn is_scattered(&self) -> bool {
-        self.accounted.fragments() > SCATTERED_MAX + self.roots.count()
-            || self.resuming.fragments() > SCATTERED_MAX + self.roots.count()
-            || self.directories.len() > DIRECTORIES_MAX
+        let roots = self.roots.count();
+        self.accounted.fragments() > SCATTERED_MAX + roots
+            || self.files.len() as u64 + self.unsettled.resuming.count()
+                > (FILES_MAX + roots) as u64
+            || self.unsettled.are_too_many()
+            || self.directories.are_too_many(roots)
             || self.chunks.is_scattered()
     }
 
@@ -348,7 +355,7 @@ impl EntryTable {
         self.last.is_some_and(all)
             && !self.directories.are_finishing()
             && self.files.is_empty()
-            && self.resuming.is_empty()
+            && self.unsettled.resuming.is_empty()
             && self.chunks.is_idle()
     }
 }

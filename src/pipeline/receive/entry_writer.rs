@@ -229,6 +229,9 @@ impl EntryWriter<'_> {
                 return self.breach("an entry that differs from its announcement");
             }
             self.count_allocated(&entry);
+            if entry.kind != EntryKind::Directory {
+                self.entries().table().announce(&entry);
+            }
             wants.extend(self.entry(entry));
         }
         if !wants.is_empty() {
@@ -1016,6 +1019,9 @@ impl EntryWriter<'_> {
     }
 
     fn all_sent(&self, all: &AllSent) {
+        if self.entries().table().is_walked() {
+            return self.breach("a second end of the walk");
+        }
         let end = all.last.saturating_add(1);
         let ranges = |span: &ByteRange| -> Range<u64> { span.start..span.end.min(end) };
         let whole = self

@@ -7,14 +7,22 @@ use super::merged::Merging;
 use super::names::{NameClaim, NameMemory, Names};
 use super::requested::RequestedNames;
 use crate::dest::{Directory, EarlierDirs, Spelling};
-use crate::dir::Dir;
+use crate::dir::{DEPTH_MAX, Dir};
 use crate::journal::record::Hash;
 use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
 use crate::pipeline::digest_list::ListedPath;
-use crate::wire::message::DirectoryNames;
+use crate::pipeline::send::scheduler::{DIRECTORIES_MAX, DIRECTORY_BYTES_MAX};
+use crate::wire::message::{DirectoryNames, entry_weight};
 
 /// About how many bytes of sums of names are kept.
 const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
+
+/// The most open directories: those of the sender, whose messages have up to 256 entries, and those
+/// above one of them.
+const OPEN_MAX: usize = DIRECTORIES_MAX + 256 + DEPTH_MAX;
+
+/// The most bytes of their entries: as many as the sender's, and as many for those above.
+const ENTRY_BYTES_MAX: usize = 2 * DIRECTORY_BYTES_MAX;
 
 /// A directory whose children are still arriving.
 pub struct OpenDirectory {
@@ -22,7 +30,8 @@ pub struct OpenDirectory {
     pub directory: Option<Directory>,
     pub(super) lack: Lack,
     pub entry: Entry,
-    pub listed: Option<ListedPath>,
+    /// The index of its root, if there is a list of digests or changes.
+    listed_root: Option<usize>,
     /// The hash of its path below the roots.
     pub(super) path: Hash,
     pub(super) place: PlaceInCopy,
@@ -68,6 +77,9 @@ pub struct OpenDirectories {
     finishing: usize,
     /// Bytes of memory of all `source_names`.
     source_names_bytes: usize,
+    /// Bytes of memory of the entries of `open`.
+    entry_bytes: usize,
+    is_too_deep: bool,
     pub(super) name_memory: NameMemory,
     /// The names of roots that go into a directory.
     root_names: Names,
@@ -80,6 +92,29 @@ impl OpenDirectories {
 
     pub(super) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// True if there are more or deeper directories than a sender within its limits can cause, besides
+    /// those of `roots` roots.
+    pub(super) fn are_too_many(&self, roots: usize) -> bool {
+        self.open.len() > OPEN_MAX + roots
+            || self.entry_bytes > ENTRY_BYTES_MAX + roots * size_of::<Entry>()
+            || self.is_too_deep
+    }
+
+    /// The place of the directory `id` in a list of digests or changes.
+    pub(super) fn listed(&self, id: EntryId) -> Option<ListedPath> {
+        let mut open = self.get(id)?;
+        let root = open.listed_root?;
+        // A directory stays open as long as one in it is open.
+        let mut names = Vec::new();
+        while open.entry.parent != NO_PARENT {
+            names.push(open.entry.name.as_bytes());
+            open = self.get(open.entry.parent)?;
+        }
+        names.reverse();
+        let below = names.join(&b'/');
+        Some(ListedPath { root, below })
     }
 
     /// True if complete directories are getting their modes and times now.
@@ -126,6 +161,7 @@ impl OpenDirectories {
         &mut self,
         entry: Entry,
         directory: Option<Directory>,
+        listed_root: Option<usize>,
         lack: Lack,
         merging: Merging,
     ) -> &mut OpenDirectory {
@@ -134,11 +170,13 @@ impl OpenDirectories {
             None => (entry.id, 0),
         };
         let id = entry.id;
+        self.entry_bytes += entry_weight(&entry);
+        self.is_too_deep |= depth > DEPTH_MAX;
         let added = Box::new(OpenDirectory {
             directory,
             lack,
             entry,
-            listed: None,
+            listed_root,
             path: Hash::default(),
             place: PlaceInCopy {
                 root,
@@ -207,6 +245,7 @@ impl OpenDirectories {
             self.name_memory.forget(&node.names);
             let bytes = node.source_names.as_ref().map_or(0, source_names_bytes);
             self.source_names_bytes -= bytes;
+            self.entry_bytes -= entry_weight(&node.entry);
             Some(*node)
         } else {
             None

@@ -1,6 +1,6 @@
 //! The roots of a copy, with the place for each of them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ struct TableRoot {
 
 #[derive(Default)]
 pub struct RootTable {
-    roots: HashMap<EntryId, TableRoot>,
+    roots: BTreeMap<EntryId, TableRoot>,
     /// By the root whose contents go into the same directory.
     beside: HashMap<EntryId, RootNames>,
     /// Directories among these roots.
@@ -101,11 +101,11 @@ impl RootTable {
 
     /// True if the entries up to `last` include all roots.
     pub(super) fn are_within(&self, last: EntryId) -> bool {
-        self.roots.keys().all(|&id| id <= last)
+        self.roots.keys().next_back().is_none_or(|&id| id <= last)
     }
 
     pub(super) fn has_one_in(&self, range: &Range<EntryId>) -> bool {
-        self.roots.keys().any(|id| range.contains(id))
+        range.start < range.end && self.roots.range(range.clone()).next().is_some()
     }
 
     /// True if a root's contents go directly into this directory.

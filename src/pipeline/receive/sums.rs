@@ -39,7 +39,7 @@ pub(super) struct OwnSums {
     last: Option<(EntryId, EntriesThere)>,
     /// Directories that differ as a whole, until each of their entries is asked about.
     differing: HashMap<EntryId, EntriesThere>,
-    /// Number of their entries.
+    /// Number of their entries, by [`weight`].
     differing_entries: usize,
 }
 
@@ -54,6 +54,11 @@ struct EntriesThere {
     is_sorted: bool,
     /// Set for a directory of an earlier copy, whose equal entries are linked into the new one.
     links: Option<Linkable>,
+}
+
+/// A directory counts as its entries and those that take as much memory as the directory.
+fn weight(there: &EntriesThere) -> usize {
+    there.short.len() + 8
 }
 
 /// The entries of a directory of an earlier copy, and the new directory.
@@ -204,10 +209,10 @@ impl OwnSums {
     /// Keeps the last directory until each of its entries is asked about.
     fn keep_last(&mut self) {
         let has_room = |(_, there): &mut (EntryId, EntriesThere)| {
-            self.differing_entries + there.short.len() <= DIFFERING_MAX
+            self.differing_entries + weight(there) <= DIFFERING_MAX
         };
         if let Some((id, there)) = self.last.take_if(has_room) {
-            self.differing_entries += there.short.len();
+            self.differing_entries += weight(&there);
             self.differing.insert(id, there);
         }
     }
@@ -215,7 +220,7 @@ impl OwnSums {
     /// The content of a directory, read now if it is not the last one.
     fn directory(&mut self, entries: &Entries, id: EntryId) -> Option<There<'_>> {
         if let Some(there) = self.differing.remove(&id) {
-            self.differing_entries -= there.short.len();
+            self.differing_entries -= weight(&there);
             self.last = Some((id, there));
         }
         let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == id);

@@ -22,6 +22,10 @@ use crate::pipe::Stop;
 use crate::pipeline::digest_list::ListedPath;
 use crate::source::{FoundFile, PipeOrigin, SourceFile};
 use crate::transport::frames::SealedChunk;
+use crate::wire::message::RANGES_MAX;
+
+/// The most ranges of a file that the receiver lacks after all, or has besides those: some 16 MB.
+pub const MISSING_MAX: usize = 4 * RANGES_MAX;
 
 /// A big file that is being sent, or a device.
 pub struct SendFile {
@@ -214,7 +218,7 @@ impl Coverage {
     }
 
     /// The receiver does not have these ranges after all. Returns their bytes; None if the receiver
-    /// never said that it has them.
+    /// never said that it has them, or if too many ranges are left.
     fn take_back(&self, missing: &RangeSet) -> Option<u64> {
         let mut had = self.had.lock();
         if !missing.iter().all(|range| had.contains_all(range)) {
@@ -223,6 +227,9 @@ impl Coverage {
         missing.iter().for_each(|range| {
             had.remove(range);
         });
+        if had.fragments() > MISSING_MAX {
+            return None;
+        }
         drop(had);
         let len = missing.count();
         self.covered.fetch_sub(len, AcqRel);

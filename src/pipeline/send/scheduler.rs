@@ -24,7 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use announced::AnnouncedEntries;
-pub use announced::UNSETTLED_ENTRIES_MAX;
+pub use announced::{
+    ANNOUNCED_BYTES_MAX, DIRECTORIES_MAX, DIRECTORY_BYTES_MAX, UNSETTLED_ENTRIES_MAX,
+};
 use asked_files::AskedFiles;
 pub use entries::{LeftFile, Settled};
 use in_flight::ChunksInFlight;

@@ -21,12 +21,12 @@ pub struct Fault {
     pub parent: EntryId,
     /// Empty if there is no path.
     pub path: Vec<u8>,
-    /// At most [`TEXT_MAX`] bytes.
+    /// At most [`TEXT_MAX`] characters.
     pub text: String,
 }
 
-/// Bytes of the text that the receiver of a fault reads.
-const TEXT_MAX: usize = 1024;
+/// Characters of the text that the receiver of a fault reads.
+const TEXT_MAX: usize = 256;
 
 /// Bytes of the path that the receiver of a fault reads.
 const PATH_MAX: usize = 4096;
@@ -40,7 +40,7 @@ impl Fault {
             .path
             .as_ref()
             .map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
-        let text = error.message.chars().take(TEXT_MAX / 4).collect();
+        let text = error.message.chars().take(TEXT_MAX).collect();
         Fault {
             kind: error.kind,
             errno: error.errno,

@@ -370,9 +370,7 @@ fn the_source_and_mounted_file_systems_stay(case: &Case) {
             .arg(case.dst("there"))
             .run()
     };
-    run()
-        .exits(11)
-        .says("is not deleted: it contains the source");
+    run().exits(11).says("is not deleted: it contains a source");
     assert_eq!(there.names(), ["deep", "file"]);
     assert!(there.has("deep/source/file") && there.has("deep/beside"));
 

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fastcp::chunk::{ChunkKind, ChunkPlace};
-use fastcp::wire::message::Message;
+use fastcp::error::{Error, Kind, Side};
+use fastcp::manifest::{Entry, Extension};
+use fastcp::wire::message::{DeletedEntries, Fault, Message};
 
 use super::{known, pull_case};
 use crate::support::fake_server::{FakeServer, pull, pull_with, push, push_with};
@@ -147,6 +149,95 @@ fn words_wait_outside_of_a_sender_whose_disk_hangs() {
     });
 }
 
+/// Checks that a client's `done` run refused its peer and took little memory.
+#[track_caller]
+fn took_little(done: &done::Done) {
+    held_out(done).exits(13);
+    let peak = done.peak_rss_bytes();
+    assert!(peak < MOST, "{} MiB", peak / MIB as u64);
+}
+
+fn with_extension(entry: Entry, bytes: usize) -> Entry {
+    let extensions = vec![Extension {
+        tag: 99,
+        bytes: vec![0; bytes],
+    }];
+    Entry {
+        extensions,
+        ..entry
+    }
+}
+
+/// Each level has the longest name. Paths of all open directories would take the square of the depth.
+#[test]
+fn nested_directories_take_little_memory() {
+    pull_case(|case| {
+        let done = pull(case, &["-r", "-n"], "/x/tree", |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            let long = "d".repeat(255);
+            for first in (2..4000).step_by(250) {
+                let level = |id| directory(id, id - 1, &long);
+                server.entries((first..first + 250).map(level).collect());
+            }
+            server.finish();
+        });
+        took_little(&done);
+    });
+}
+
+#[test]
+fn the_longest_attributes_of_open_entries_take_little_memory() {
+    for is_directory in [true, false] {
+        pull_case(|case| {
+            let done = pull(case, &["-r"], "/x/tree", |mut server| {
+                server.begin(root(1, "tree", true));
+                server.entries(vec![directory(1, 0, "tree")]);
+                for id in 2..200 {
+                    let entry = match is_directory {
+                        true => directory(id, 1, &format!("{id}")),
+                        false => file(id, 1, &format!("{id}"), 1 << 20),
+                    };
+                    server.entries(vec![with_extension(entry, 1_000_000)]);
+                }
+                server.finish();
+            });
+            took_little(&done);
+        });
+    }
+}
+
+/// Each of these sizes is legal, and each path would be kept for the summary.
+#[test]
+fn the_longest_reports_take_little_memory() {
+    let paths = vec![vec![1; 300_000]; 3];
+    let deleted = Message::Deleted(DeletedEntries { count: 3, paths });
+    let mut fault = Fault::of(&Error::new(Kind::Write, Side::Dest, "x".repeat(256)), 0, 0);
+    fault.path = vec![b'x'; 4000];
+    let faults = (0..9000u16).map(|nth| {
+        let path = [&fault.path[..], &nth.to_le_bytes()].concat();
+        Message::Fault(Fault {
+            path,
+            ..fault.clone()
+        })
+    });
+    let faults: Vec<Message> = faults.collect();
+    for messages in [vec![deleted; 60], faults] {
+        pull_case(|case| {
+            let source = case.src.dir("tree");
+            source.file("a", "x");
+            let done = push(case, &["-r", "--quiet"], &source.0, |mut server| {
+                server.listen();
+                server.hear_roots();
+                messages.iter().for_each(|it| server.say(it.clone()));
+                server.control.bytes(&many(9, 4 << 20));
+                server.finish();
+            });
+            assert!(done.peak_rss_bytes() < MOST, "{done}");
+        });
+    }
+}
+
 /// A pack's table in columns: 15 of them and two references are empty, and one that takes 24 bytes in
 /// memory for each byte is long.
 #[test]
@@ -182,9 +273,7 @@ fn the_longest_pack_tables_take_little_memory() {
             server.control.bytes(&many(9, 4 << 20));
             server.finish();
         });
-        held_out(&done).exits(13);
-        let peak = done.peak_rss_bytes();
-        assert!(peak < MOST, "{} MiB", peak / MIB as u64);
+        took_little(&done);
     });
 }
 

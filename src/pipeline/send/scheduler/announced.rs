@@ -17,11 +17,14 @@ pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
 
 /// The most bytes that announced entries may take in the receiver's memory: some 20,000 short
 /// entries, or 1,900 symbolic links with the longest texts.
-const ANNOUNCED_BYTES_MAX: usize = 8 << 20;
+pub const ANNOUNCED_BYTES_MAX: usize = 8 << 20;
 
 /// The most directories announced after the lowest unsettled entry. The walk is depth first, so
 /// only these and that entry's ancestors can still wait for children at the receiver.
-const DIRECTORIES_MAX: usize = 1 << 14;
+pub const DIRECTORIES_MAX: usize = 1 << 14;
+
+/// The most bytes of their entries. The receiver holds them until the directories are complete.
+pub const DIRECTORY_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Default)]
 pub(super) struct AnnouncedEntries {
@@ -34,8 +37,9 @@ pub(super) struct AnnouncedEntries {
     /// Bytes of each announced entry that is not settled.
     weights: BTreeMap<EntryId, u32>,
     bytes: usize,
-    /// Directories from `floor` on, in order.
-    directories: VecDeque<EntryId>,
+    /// Directories from `floor` on, in order, with the bytes of their entries.
+    directories: VecDeque<(EntryId, u32)>,
+    directory_bytes: usize,
     /// All lower numbers are settled or belong to operands.
     floor: EntryId,
     /// Files of unknown size that had no room in their pack.
@@ -73,7 +77,8 @@ impl AnnouncedEntries {
         if let Some(before) = self.weights.insert(entry.id, weight) {
             self.bytes -= before as usize;
         } else if entry.kind == EntryKind::Directory && entry.id >= self.floor {
-            self.directories.push_back(entry.id);
+            self.directories.push_back((entry.id, weight));
+            self.directory_bytes += weight as usize;
         }
     }
 
@@ -84,8 +89,9 @@ impl AnnouncedEntries {
             self.lighten(id);
         }
         self.floor = self.settled.next_missing(self.floor);
-        while self.directories.front().is_some_and(|&id| id < self.floor) {
-            self.directories.pop_front();
+        let floor = self.floor;
+        while let Some((_, weight)) = self.directories.pop_front_if(|(id, _)| *id < floor) {
+            self.directory_bytes -= weight as usize;
         }
     }
 
@@ -114,6 +120,7 @@ impl AnnouncedEntries {
             && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
             && self.bytes < ANNOUNCED_BYTES_MAX
             && self.directories.len() < DIRECTORIES_MAX
+            && self.directory_bytes < DIRECTORY_BYTES_MAX
     }
 
     /// Records failed entries, for their packs and for their hard links.

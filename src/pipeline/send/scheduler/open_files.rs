@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::manifest::EntryId;
 use crate::pipeline::digest_list::ListedPath;
-use crate::pipeline::send::plan::{SendFile, SendPipe};
+use crate::pipeline::send::plan::{MISSING_MAX, SendFile, SendPipe};
 use crate::source::{FoundFile, SourceFile};
 
 /// An announced big file or pipe.
@@ -104,7 +104,7 @@ pub(super) enum Requested {
     Gone,
 }
 
-/// The receiver asked for bytes that it never said it has.
+/// The receiver asked for bytes that it never said it has, or for too many ranges.
 #[derive(Debug)]
 pub struct NotHad;
 
@@ -322,6 +322,7 @@ impl OpenFiles {
                 .iter()
                 .all(|range| range.end <= size && !all.contains_any(range));
             all.extend(ranges.iter());
+            let are_new = are_new && all.fragments() <= MISSING_MAX;
             let had = if is_first { size } else { 0 };
             let is_packed = held.is_small && is_first;
             if is_first && !held.is_small {
@@ -340,7 +341,11 @@ impl OpenFiles {
         if !matches!(self.open.get(&entry), Some(AnnouncedFile::Reopening)) {
             return Ok(Requested::Gone);
         }
-        self.late.entry(entry).or_default().extend(ranges.iter());
+        let late = self.late.entry(entry).or_default();
+        late.extend(ranges.iter());
+        if late.fragments() > MISSING_MAX {
+            return Err(NotHad);
+        }
         Ok(Requested::Reopens(0))
     }
 
