@@ -85,7 +85,7 @@ pub(super) struct Args {
     /// Copy and delete nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
-    /// Compare with DEST or b3sum LIST; exit 1 if unequal
+    /// Compare with DEST or LIST; exit 1 if unequal
     #[arg(long, value_name = "LIST", help_heading = COPYING, num_args = 0..=1,
           require_equals = true)]
     pub check: Option<Option<OsString>>,
@@ -133,7 +133,7 @@ pub(super) struct Args {
     /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Keep no metadata of unnamed parent directories
+    /// Set no metadata of parent directories not named
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
     /// Write a list of digests for --check=LIST or b3sum
@@ -146,7 +146,7 @@ pub(super) struct Args {
     /// Copy files below SOURCE named in LIST (-: stdin)
     #[arg(long, value_name = "LIST", help_heading = CHOOSING, allow_hyphen_values = true)]
     pub files_from: Option<OsString>,
-    /// Items in LIST and FILE end with NUL, not newline
+    /// NUL, not newline, ends items of LIST and rules
     #[arg(short = '0', long = "from0", help_heading = CHOOSING)]
     pub from0: bool,
     #[command(flatten)]

@@ -12,7 +12,7 @@ pub(super) struct KeepArgs {
     /// -r and all metadata; --no-owner etc. omit a part
     #[arg(short = 'a', long, help_heading = METADATA)]
     pub archive: bool,
-    /// Keep modification times; skip unchanged files
+    /// Keep times; skip unchanged files
     #[arg(short = 't', long, overrides_with = "no_times", help_heading = METADATA)]
     pub times: bool,
     /// Keep modes (permissions)
