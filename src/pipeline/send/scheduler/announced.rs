@@ -89,8 +89,10 @@ impl AnnouncedEntries {
             self.lighten(id);
         }
         self.floor = self.settled.next_missing(self.floor);
-        let floor = self.floor;
-        while let Some((_, weight)) = self.directories.pop_front_if(|(id, _)| *id < floor) {
+        while let Some(&(id, weight)) = self.directories.front()
+            && id < self.floor
+        {
+            self.directories.pop_front();
             self.directory_bytes -= weight as usize;
         }
     }
