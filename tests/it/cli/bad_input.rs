@@ -1,7 +1,9 @@
 //! Invalid requests: each has its own message and exit code.
 
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::process::Command;
+
+use socket2::{Domain, Socket, Type};
 
 use crate::support::limits::without_powers;
 use crate::support::run::fastcp_binary;
@@ -145,10 +147,12 @@ fn one_bad_entry_does_not_end_the_copy(case: &Case) {
 
 fn a_host_that_is_not_there(case: &Case) {
     case.src.file("a", "one");
-    let closed = TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a port");
-    let port = format!("Port={}", closed.port());
+    // The port is bound without a listener, so no other process gets it during the test.
+    let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    closed.bind(&any.into()).expect("bind it");
+    let at = closed.local_addr().expect("it is bound").as_socket_ipv4();
+    let port = format!("Port={}", at.expect("IPv4").port());
     case.copy(&["-o", &port], "a", "a")
         .exits(3)
         .says("far")
@@ -254,8 +258,9 @@ fn a_far_side_that_talks_nonsense(case: &Case) {
     }
     // A valid hello, then bytes that are no message.
     let real = fastcp_binary().display();
-    let script =
-        format!("true | '{real}' --server | cat; head -c 300000 /dev/urandom; cat > /dev/null");
+    let script = format!(
+        "true | '{real}' --server | cat; head -c 300000 /dev/zero | tr '\\0' '\\377'; cat > /dev/null"
+    );
     far_side(case, &script).exits(13).never_says("panicked");
     let script = format!(
         "true | '{real}' --server | cat; printf '\\1\\0\\377\\377\\377\\377\\377\\377\\377\\177'; cat > /dev/null"

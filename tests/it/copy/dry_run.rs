@@ -430,6 +430,9 @@ fn an_interrupted_copy_and_its_journal_stay(case: &Case) {
     });
     copying.signal(rustix::process::Signal::TERM);
     copying.wait();
+    procs::until("the server has ended", || {
+        case.servers().is_empty().then_some(())
+    });
     assert!(there.has_partial());
     let before = listing(&case.dst.0);
     let done = case.copy(&["-n", "-r"], "tree/", "there");

@@ -267,6 +267,8 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
         &|| assert!(std::fs::copy(fastcp_binary(), &program).is_ok(), "copy"),
     ] as [&dyn Fn(); 3]
     {
+        // The former server may still run the program.
+        case.host().wait_for_logins();
         damage();
         copy(case, &[]).succeeds().says("installing");
         copy(case, &[]).succeeds().never_says("installing");

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use rustix::process::geteuid;
@@ -22,11 +24,15 @@ ways! { push, here =>
 
 ways! { push => several_hosts_share_few_open_files }
 
-/// A user without other processes, to whom limits on processes apply.
-const USER: u32 = 23_456;
+/// A user without other processes, to whom limits on processes apply: another one for each test.
+fn new_user() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    1_000_000 + std::process::id() * 16 + NEXT.fetch_add(1, SeqCst) % 16
+}
 
 /// Copies between two directories of that user, through a server on this machine.
 struct Scarce {
+    user: u32,
     home: tempfile::TempDir,
     program: PathBuf,
 }
@@ -41,12 +47,18 @@ impl Scarce {
         let home = tempfile::tempdir().expect("make a directory");
         let program = home.path().join("fastcp");
         std::fs::copy(stripped_binary(), &program).expect("copy the program");
-        chown(home.path(), Some(USER), Some(USER)).expect("give it away");
-        Some(Scarce { home, program })
+        tree::no_longer_written(&program);
+        let user = new_user();
+        chown(home.path(), Some(user), Some(user)).expect("give it away");
+        Some(Scarce {
+            user,
+            home,
+            program,
+        })
     }
 
     fn copy(&self, ulimit: &str, words: &[&str]) -> Done {
-        let user = USER.to_string();
+        let user = self.user.to_string();
         let line = format!("ulimit {ulimit}; exec \"$@\"");
         Run::new("setpriv", self.home.path())
             .args(["--reuid", &user, "--regid", &user, "--clear-groups"])

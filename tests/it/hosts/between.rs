@@ -159,6 +159,9 @@ fn a_second_run_finds_what_is_there(case: &Case) {
     wait_for_content(case);
     run.signal(Signal::KILL);
     run.wait();
+    until("the hosts' ends are gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
     let done = case.copy(&["--summary", "--compress", "none"], "a", "a");
     done.succeeds().says("already there");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
@@ -274,7 +277,7 @@ fn two_passphrases_are_asked_for_one_after_the_other(case: &Case) {
 fn both_hosts_may_be_behind_a_jump_host(case: &Case) {
     case.src.file("a", noise(1, 6 * MIB));
     for (nth, (flags, told)) in [
-        (&["-J", "far"][..], "direct"),
+        (&["-J", "far", "--route=direct"][..], "direct"),
         (&["-o", "ProxyJump=far", "--route=reverse"], "reverse"),
         (&["-J", "far", "--route=ssh"], "through this host"),
     ]

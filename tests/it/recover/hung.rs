@@ -371,6 +371,7 @@ fn executable(path: &Path, command: &str) {
     std::fs::write(path, format!("#!/bin/sh\nexec {command}\n")).expect("write");
     let executable = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(path, executable).expect("make it executable");
+    tree::no_longer_written(path);
 }
 
 /// As on a FUSE file system, which is called at each close.

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nix::libc;
 use rustix::fs::SeekFrom;
 
 const BLOCK: usize = 64 * 1024;
@@ -98,7 +100,11 @@ impl Dir {
     }
 
     pub(crate) fn mode(&self, rel: impl AsRef<Path>, mode: u32) {
-        fs::set_permissions(self.path(rel), Permissions::from_mode(mode)).expect("set a mode");
+        let path = self.path(rel);
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set a mode");
+        if mode & 0o111 != 0 && path.is_file() {
+            no_longer_written(&path);
+        }
     }
 
     /// Sets atime and mtime, in seconds and nanoseconds after 1970.
@@ -505,4 +511,24 @@ fn fingerprint(path: &Path) -> Option<blake3::Hash> {
         offset += len as u64;
     }
     Some(hasher.finalize())
+}
+
+/// Waits until nobody has a file open for writing. A child that another test forked while the file
+/// was written has it open until its exec, and such a file cannot be executed.
+pub(crate) fn no_longer_written(path: &Path) {
+    // A read lease is refused as long as somebody writes.
+    const F_SETSIG: i32 = 10;
+    let Ok(file) = File::open(path) else { return };
+    let lease = |kind: i32| unsafe {
+        // SAFETY: the descriptor is open during both calls. SIGURG is ignored, unlike the signal
+        // that a broken lease sends by default.
+        libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind)
+    };
+    super::procs::until("nobody writes it", || {
+        let is_refused = lease(libc::F_RDLCK) == -1
+            && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+        (!is_refused).then_some(())
+    });
+    lease(libc::F_UNLCK);
 }

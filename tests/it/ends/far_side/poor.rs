@@ -150,6 +150,8 @@ fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     let program = placed(&case.home).pop().expect("placed");
     let ran = case.scratch.path("was-run");
     let plant = || {
+        // The former server may still run the program.
+        case.host().wait_for_logins();
         let text = format!("#!/bin/sh\ntouch '{}'; echo '=fastcp= ok'\n", ran.display());
         std::fs::write(program.join("fastcp"), text).expect("plant");
     };
