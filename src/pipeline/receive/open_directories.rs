@@ -171,7 +171,8 @@ impl OpenDirectories {
         };
         let id = entry.id;
         self.entry_bytes += entry_weight(&entry);
-        self.is_too_deep |= depth > DEPTH_MAX;
+        // Where a directory would be made, it fails there, and the copy goes on.
+        self.is_too_deep |= lack == Lack::Planned && depth > DEPTH_MAX;
         let added = Box::new(OpenDirectory {
             directory,
             lack,
