@@ -46,7 +46,7 @@ fn under_way(case: &Case, flags: &[&str]) -> Running {
 }
 
 fn usr1_prints_how_far_it_is(case: &Case) {
-    let run = under_way(case, &["-q"]);
+    let run = under_way(case, &["-q", "--route=direct"]);
     // A shell signals the whole job, so ssh and the server must survive the signal too.
     run.signal_group(Signal::USR1);
     for server in case.servers() {

@@ -63,7 +63,7 @@ fn placed(home: &Dir) -> Vec<PathBuf> {
 fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     case.src.file("a", noise(1, 2 * MIB));
     case.host().set_login(&bare_login());
-    let first = copy(case, &[]);
+    let first = copy(case, &["--route=direct"]);
     first.succeeds().says("far: installing fastcp there");
     assert_eq!(first.stderr.lines().count(), 1, "{first}");
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);

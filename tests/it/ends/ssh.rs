@@ -156,7 +156,7 @@ fn one_login_serves_many_operands(case: &Case) {
     for name in ["a", "b", "c"] {
         case.src.file(name, noise(1, MIB));
     }
-    case.copy_all(&["--streams", "8"], &["a", "b", "c"], "")
+    case.copy_all(&["--streams", "8", "--route=direct"], &["a", "b", "c"], "")
         .succeeds();
     assert_eq!(case.dst.names(), ["a", "b", "c"]);
     assert_eq!(case.host().logins(), 1);
@@ -240,7 +240,8 @@ fn a_shared_connection_that_stays_does_not_hang_us(case: &Case) {
 
 fn a_jump_host_is_passed(case: &Case) {
     case.src.file("a", noise(1, 2 * MIB));
-    case.copy(&["-J", "far"], "a", "a").succeeds();
+    case.copy(&["-J", "far", "--route=direct"], "a", "a")
+        .succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
     assert_eq!(case.host().logins(), 2);
 }
