@@ -9,6 +9,7 @@ use crate::support::host::{Host, find_program};
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::procs::{self, MARK, until};
 use crate::support::pty::Terminal;
+use crate::support::routes::{self, goes};
 use crate::support::run::{Running, fastcp_binary};
 use crate::support::slow::{self, SLOW, wait_for_content};
 use crate::support::{keys, *};
@@ -31,16 +32,6 @@ ways! { between =>
     two_passphrases_are_asked_for_one_after_the_other,
     both_hosts_may_be_behind_a_jump_host,
     what_passes_through_here_stays_sealed,
-}
-
-/// The route in the summary.
-#[track_caller]
-fn goes(done: &Done, route: &str) {
-    assert!(is_by(done, route), "{route}: {done}");
-}
-
-fn is_by(done: &Done, route: &str) -> bool {
-    done.stderr.contains(&format!(", {route})")) || done.stderr.contains(&format!(", {route} ("))
 }
 
 fn a_file_and_a_tree_arrive_and_are_counted(case: &Case) {
@@ -301,25 +292,17 @@ fn in_a_network(ip: Ip, body: impl FnOnce(&Case, &Net)) {
     Case::run_between(Way::Between, ip, body);
 }
 
-/// Copies by this route with one login to each host. On a busy machine another route may be up first,
-/// so there are a few tries.
+/// Copies by this route with one login to each host.
 #[track_caller]
 fn arrives_by(case: &Case, route: &str, flags: &[&str]) {
     case.src.file("a", noise(1, 6 * MIB));
-    let logins = || (case.host().logins(), case.source_host().logins());
-    for _ in 0..5 {
-        // As before the first copy.
-        std::fs::remove_file(case.dst.path("a")).ok();
-        std::fs::remove_dir_all(case.home.path(".cache/fastcp")).ok();
-        let (there, here) = logins();
+    let logins = || [case.host().logins(), case.source_host().logins()];
+    routes::arrives_by(case, route, logins, || {
         let done = case.copying(&["--summary"], "a", "a").args(flags).run();
         done.succeeds().never_says("panicked");
         assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
-        if is_by(&done, route) && logins() == (there + 1, here + 1) {
-            return;
-        }
-    }
-    panic!("never by {route}")
+        done
+    });
 }
 
 #[test]

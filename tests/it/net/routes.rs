@@ -10,6 +10,7 @@ use crate::support::fake_server::{FakeServer, against_free};
 use crate::support::host::Host;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::peer::root;
+use crate::support::routes::{self, goes};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -39,37 +40,11 @@ fn arrives(case: &Case, flags: &[&str]) -> Done {
     done
 }
 
-/// Copies by this route with one login. On a busy machine another route may be up first, so there are
-/// a few tries.
+/// Copies by this route with one login.
 #[track_caller]
-fn arrives_by(case: &Case, route: &str, flags: &[&str]) -> Done {
-    for _ in 0..5 {
-        // As before the first copy.
-        std::fs::remove_file(case.dst.path("a")).ok();
-        std::fs::remove_dir_all(case.home.path(".cache/fastcp")).ok();
-        let before = case.host().logins();
-        let done = arrives(case, flags);
-        if is_by(&done, route) && case.host().logins() == before + 1 {
-            return done;
-        }
-    }
-    panic!("never by {route}")
-}
-
-/// The summary names this route.
-#[track_caller]
-fn goes(done: &Done, route: &str) {
-    assert!(is_by(done, route), "{route}: {done}");
-}
-
-#[track_caller]
-fn is_by(done: &Done, route: &str) -> bool {
-    let summary = done
-        .stderr
-        .lines()
-        .find(|line| line.contains("(wire "))
-        .unwrap_or_else(|| panic!("a summary: {done}"));
-    summary.contains(&format!(", {route})")) || summary.contains(&format!(", {route} ("))
+fn arrives_by(case: &Case, route: &str, flags: &[&str]) {
+    let logins = || [case.host().logins()];
+    routes::arrives_by(case, route, logins, || arrives(case, flags));
 }
 
 /// Like [`arrives`], but slow until three servers run. Each connection needs a login that starts a

@@ -237,9 +237,9 @@ fn the_summary_tells_what_was_done(case: &Case) {
     case.src.file("tree/a", prose(1, 4 * MIB));
     case.src.file("tree/b", "small");
     // Without these flags, so short a copy on so fast a link might send uncompressed data.
-    let mut flags = vec!["-r", "--streams", "3", "--compress", "zstd", "--summary"];
+    let flags = ["-r", "--streams", "3", "--compress", "zstd", "--summary"];
     // On a busy machine another route might be up first.
-    flags.push("--route=direct");
+    let flags = [&flags[..], &["--route=direct"]].concat();
     let done = case.copy(&flags, "tree", "");
     done.succeeds();
     for word in ["2 files", "4.19 MB", "direct", "zstd", " streams", "/s"] {

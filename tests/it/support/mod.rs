@@ -21,6 +21,7 @@ pub(crate) mod pipe;
 pub(crate) mod procs;
 pub(crate) mod proxy;
 pub(crate) mod pty;
+pub(crate) mod routes;
 pub(crate) mod run;
 pub(crate) mod second;
 pub(crate) mod slow;
