@@ -9,6 +9,7 @@
 pub mod budget;
 pub mod context;
 pub mod digest_list;
+mod entry_weights;
 pub mod failures;
 pub mod itemized_list;
 pub mod list_check;

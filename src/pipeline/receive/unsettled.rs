@@ -1,12 +1,10 @@
 //! Announced entries that are neither in place nor failed. Directories are in
 //! [`OpenDirectories`](super::open_directories::OpenDirectories).
 
-use std::collections::BTreeMap;
-
 use crate::chunk::ranges::RangeSet;
 use crate::manifest::{Entry, EntryId};
+use crate::pipeline::entry_weights::EntryWeights;
 use crate::pipeline::send::scheduler::ANNOUNCED_BYTES_MAX;
-use crate::wire::message::entry_weight;
 
 /// The most bytes that they may take: as many as the sender announces, and two messages.
 const BYTES_MAX: usize = ANNOUNCED_BYTES_MAX + (2 << 20);
@@ -15,24 +13,19 @@ const BYTES_MAX: usize = ANNOUNCED_BYTES_MAX + (2 << 20);
 pub(super) struct UnsettledEntries {
     /// Files that wait for a worker to check or read their earlier data, or to open them again.
     pub(super) resuming: RangeSet,
-    /// Bytes of each entry.
-    weights: BTreeMap<EntryId, u32>,
-    bytes: usize,
+    weights: EntryWeights,
 }
 
 impl UnsettledEntries {
     /// An entry was announced.
     pub(super) fn add(&mut self, entry: &Entry) {
-        let weight = u32::try_from(entry_weight(entry)).unwrap_or(u32::MAX);
-        self.bytes += weight as usize;
-        let before = self.weights.insert(entry.id, weight).unwrap_or(0);
-        self.bytes -= before as usize;
+        self.weights.add(entry);
     }
 
     /// An entry is in place or failed.
     pub(super) fn settle(&mut self, id: EntryId) {
         self.end_resuming(id);
-        self.bytes -= self.weights.remove(&id).unwrap_or(0) as usize;
+        self.weights.remove(id);
     }
 
     pub(super) fn end_resuming(&mut self, id: EntryId) {
@@ -41,6 +34,6 @@ impl UnsettledEntries {
 
     /// True if they take more than a sender within its limits can cause.
     pub(super) fn are_too_many(&self) -> bool {
-        self.bytes > BYTES_MAX
+        self.weights.bytes() > BYTES_MAX
     }
 }

@@ -3,14 +3,13 @@
 //! bytes and their open directories are limited here. The receiver keeps almost nothing of small
 //! files that it already has; [`KeptFiles`](super::kept::KeptFiles) counts those.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use crate::chunk::ranges::RangeSet;
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::digest_list::ListedPath;
+use crate::pipeline::entry_weights::EntryWeights;
 use crate::source::FoundFile;
-use crate::wire::message::entry_weight;
 
 /// Announced entries that are neither in place nor failed.
 pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
@@ -34,12 +33,10 @@ pub(super) struct AnnouncedEntries {
     failed: RangeSet,
     /// The highest number of the walk so far.
     highest: EntryId,
-    /// Bytes of each announced entry that is not settled.
-    weights: BTreeMap<EntryId, u32>,
-    bytes: usize,
-    /// Directories from `floor` on, in order, with the bytes of their entries.
-    directories: VecDeque<(EntryId, u32)>,
-    directory_bytes: usize,
+    /// Announced entries that are not settled.
+    unsettled: EntryWeights,
+    /// Directories from `floor` on.
+    directories: EntryWeights,
     /// All lower numbers are settled or belong to operands.
     floor: EntryId,
     /// Files of unknown size that had no room in their pack.
@@ -72,29 +69,18 @@ impl AnnouncedEntries {
     }
 
     fn add(&mut self, entry: &Entry) {
-        let weight = u32::try_from(entry_weight(entry)).unwrap_or(u32::MAX);
-        self.bytes += weight as usize;
-        if let Some(before) = self.weights.insert(entry.id, weight) {
-            self.bytes -= before as usize;
-        } else if entry.kind == EntryKind::Directory && entry.id >= self.floor {
-            self.directories.push_back((entry.id, weight));
-            self.directory_bytes += weight as usize;
+        let is_new = self.unsettled.add(entry);
+        if is_new && entry.kind == EntryKind::Directory && entry.id >= self.floor {
+            self.directories.add(entry);
         }
     }
 
     /// These entries are in place or failed.
     pub(super) fn settle(&mut self, range: Range<EntryId>) {
         self.settled.insert(range.clone());
-        while let Some((&id, _)) = self.weights.range(range.clone()).next() {
-            self.lighten(id);
-        }
+        self.unsettled.remove_all(range);
         self.floor = self.settled.next_missing(self.floor);
-        while let Some(&(id, weight)) = self.directories.front()
-            && id < self.floor
-        {
-            self.directories.pop_front();
-            self.directory_bytes -= weight as usize;
-        }
+        self.directories.remove_all(..self.floor);
     }
 
     /// No entry has a number in this range.
@@ -109,8 +95,7 @@ impl AnnouncedEntries {
 
     /// Stops counting the bytes of an entry that the receiver keeps almost nothing of.
     pub(super) fn lighten(&mut self, entry: EntryId) {
-        let weight = self.weights.remove(&entry).unwrap_or(0);
-        self.bytes -= weight as usize;
+        self.unsettled.remove(entry);
     }
 
     /// True if `entry` may be announced. `kept` entries count by their bytes only.
@@ -120,9 +105,9 @@ impl AnnouncedEntries {
         unsettled <= UNSETTLED_ENTRIES_MAX
             // Each gap takes memory here and at the receiver.
             && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
-            && self.bytes < ANNOUNCED_BYTES_MAX
+            && self.unsettled.bytes() < ANNOUNCED_BYTES_MAX
             && self.directories.len() < DIRECTORIES_MAX
-            && self.directory_bytes < DIRECTORY_BYTES_MAX
+            && self.directories.bytes() < DIRECTORY_BYTES_MAX
     }
 
     /// Records failed entries, for their packs and for their hard links.
@@ -152,6 +137,7 @@ impl AnnouncedEntries {
 mod tests {
     use super::*;
     use crate::manifest::Name;
+    use crate::wire::message::entry_weight;
 
     fn entry(id: EntryId, kind: EntryKind) -> Entry {
         Entry::new(id, 1, Name::try_from(b"x".to_vec()).unwrap(), kind)
@@ -171,9 +157,9 @@ mod tests {
         // An entry that is announced again counts once. One that has settled does not count.
         announced.announce(&[link(last), link(2)]);
         let weight = entry_weight(&link(last));
-        assert_eq!(announced.bytes, weight);
+        assert_eq!(announced.unsettled.bytes(), weight);
         announced.settle(last..last + 1);
-        assert_eq!(announced.bytes, 0);
+        assert_eq!(announced.unsettled.bytes(), 0);
     }
 
     #[test]
@@ -191,6 +177,7 @@ mod tests {
         announced.settle(4..5);
         assert!(announced.has_room(last, last));
         announced.settle(3..last);
-        assert!(announced.directories.is_empty());
+        assert_eq!(announced.directories.len(), 0);
+        assert_eq!(announced.directories.bytes(), 0);
     }
 }
