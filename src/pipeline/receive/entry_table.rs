@@ -90,7 +90,7 @@ impl EntryTable {
         let Some(node) = self.directories.get(parent) else {
             return Location::Unknown;
         };
-        let listed = self.directories.listed(parent);
+        let listed = self.directories.listed(node);
         let listed = listed.map(|listed| listed.child(name.as_bytes()));
         match (&node.directory, node.lack) {
             (Some(directory), _) => Location::Slot(directory.slot(name.clone()), listed),

@@ -102,9 +102,9 @@ impl OpenDirectories {
             || self.is_too_deep
     }
 
-    /// The place of the directory `id` in a list of digests or changes.
-    pub(super) fn listed(&self, id: EntryId) -> Option<ListedPath> {
-        let mut open = self.get(id)?;
+    /// The place of a directory in a list of digests or changes.
+    pub(super) fn listed(&self, directory: &OpenDirectory) -> Option<ListedPath> {
+        let mut open = directory;
         let root = open.listed_root?;
         // A directory stays open as long as one in it is open.
         let mut names = Vec::new();

@@ -56,7 +56,7 @@ struct EntriesThere {
     links: Option<Linkable>,
 }
 
-/// A directory counts as its entries and those that take as much memory as the directory.
+/// The number of its entries, and 8 for the directory, which takes as much memory as 8 entries.
 fn weight(there: &EntriesThere) -> usize {
     there.short.len() + 8
 }
