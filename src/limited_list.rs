@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// For `#[serde(deserialize_with)]`: decodes a list of at most `MAX` elements. Allocates memory for elements that arrived, not for
-/// the announced number.
+/// For `#[serde(deserialize_with)]`: decodes a list of at most `MAX` elements. Allocates memory for
+/// elements that arrived, not for the announced number.
 ///
 /// # Errors
 /// If the list is longer.
@@ -17,25 +17,44 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    from.deserialize_seq(Bounded::<T, MAX>(PhantomData))
+    collect::<MAX, T, Vec<T>, D>(from)
 }
 
-struct Bounded<T, const MAX: usize>(PhantomData<T>);
+/// The same for a list of another type.
+///
+/// # Errors
+/// If the list is longer.
+pub fn collect<'de, const MAX: usize, T, L, D>(from: D) -> Result<L, D::Error>
+where
+    T: Deserialize<'de>,
+    L: Default + Extend<T>,
+    D: Deserializer<'de>,
+{
+    from.deserialize_seq(Bounded::<T, L, MAX>(PhantomData))
+}
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Bounded<T, MAX> {
-    type Value = Vec<T>;
+struct Bounded<T, L, const MAX: usize>(PhantomData<(T, L)>);
+
+impl<'de, T, L, const MAX: usize> Visitor<'de> for Bounded<T, L, MAX>
+where
+    T: Deserialize<'de>,
+    L: Default + Extend<T>,
+{
+    type Value = L;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         write!(formatter, "at most {MAX} elements")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<T>, A::Error> {
-        let mut elements = Vec::new();
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<L, A::Error> {
+        let mut elements = L::default();
+        let mut count = 0;
         while let Some(element) = from.next_element()? {
-            if elements.len() == MAX {
+            if count == MAX {
                 return Err(A::Error::custom("too many elements"));
             }
-            elements.push(element);
+            elements.extend([element]);
+            count += 1;
         }
         Ok(elements)
     }

@@ -1,11 +1,9 @@
 //! Lists of number ranges, as acknowledgements contain them.
 
-use std::fmt;
-
-use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::limits::SPANS_MAX;
+use crate::limited_list;
 
 /// Spans that need no heap memory. Nearly every chunk causes an acknowledgement, which has one or
 /// two spans if chunks arrive almost in order.
@@ -74,29 +72,7 @@ impl Serialize for NumberRanges {
 
 impl<'de> Deserialize<'de> for NumberRanges {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<NumberRanges, D::Error> {
-        deserializer.deserialize_seq(RangeListVisitor)
-    }
-}
-
-struct RangeListVisitor;
-
-impl<'de> Visitor<'de> for RangeListVisitor {
-    type Value = NumberRanges;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        formatter.write_str("spans")
-    }
-
-    /// Allocates memory for elements that arrived, not for the announced number.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<NumberRanges, A::Error> {
-        let mut spans = NumberRanges::default();
-        while let Some(span) = from.next_element()? {
-            if spans.len() == SPANS_MAX {
-                return Err(A::Error::custom("too many spans"));
-            }
-            spans.push(span);
-        }
-        Ok(spans)
+        limited_list::collect::<SPANS_MAX, ByteRange, _, _>(deserializer)
     }
 }
 
