@@ -1,4 +1,4 @@
-//! A limit on the memory that queued messages take together.
+//! A limit on the memory that queued messages or lines take together.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 /// Tasks and threads wait here for free bytes.
-pub(super) struct Room {
+pub struct Room {
     all: usize,
     free: Mutex<usize>,
     for_threads: Condvar,
@@ -14,13 +14,13 @@ pub(super) struct Room {
 }
 
 /// The bytes of one message; released on drop.
-pub(super) struct RoomShare {
+pub struct RoomShare {
     bytes: usize,
     room: Arc<Room>,
 }
 
 impl Room {
-    pub(super) fn new(all: usize) -> Arc<Room> {
+    pub fn new(all: usize) -> Arc<Room> {
         Arc::new(Room {
             all,
             free: Mutex::new(all),
@@ -29,12 +29,12 @@ impl Room {
         })
     }
 
-    /// None if too few bytes are free.
-    pub(super) fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
+    /// Never waits. None if too few bytes are free.
+    pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
         self.take_from(&mut self.free.lock(), bytes)
     }
 
-    pub(super) async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
+    pub async fn take(self: &Arc<Room>, bytes: usize) -> RoomShare {
         loop {
             let mut freed = std::pin::pin!(self.for_tasks.notified());
             // From here on no release can be missed.
@@ -47,7 +47,7 @@ impl Room {
     }
 
     /// For threads outside the runtime.
-    pub(super) fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
+    pub fn take_blocking(self: &Arc<Room>, bytes: usize) -> RoomShare {
         let mut free = self.free.lock();
         loop {
             if let Some(share) = self.take_from(&mut free, bytes) {

@@ -1,6 +1,6 @@
-//! The user interface: the progress bar, failure messages and the summary. While the
-//! screen is open, a single thread writes all messages to stderr, so that lines never mix and no
-//! caller waits for the terminal.
+//! The user interface: the progress bar, failure messages and the summary. While the screen is
+//! open, a single thread writes all messages to stderr, so that lines never mix and no caller waits
+//! for the terminal.
 //!
 //! No colour is used, so `NO_COLOR` has no effect.
 
@@ -23,8 +23,8 @@ mod view;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -41,6 +41,7 @@ pub use tell::Output;
 use tell::Verbosity;
 use terminal::Terminal;
 
+use crate::control::room::{Room, RoomShare};
 use crate::error::{Error, Kind, Result};
 use crate::itemize::ItemizedEntry;
 use crate::progress::Snapshot;
@@ -85,32 +86,16 @@ pub struct Screen {
 }
 
 enum ScreenMessage {
-    Line(WaitingLine),
+    Line {
+        text: String,
+        /// Its share of the bytes that may wait.
+        _share: RoomShare,
+    },
     /// Another program uses the terminal for a while.
     Hold(ScreenHold),
     /// Show the current progress.
     Status,
     End,
-}
-
-/// A line on its way to the terminal.
-struct WaitingLine {
-    text: String,
-    bytes: usize,
-    /// Bytes of all lines on their way.
-    waiting: Arc<AtomicUsize>,
-}
-
-impl WaitingLine {
-    fn into_text(mut self) -> String {
-        std::mem::take(&mut self.text)
-    }
-}
-
-impl Drop for WaitingLine {
-    fn drop(&mut self) {
-        self.waiting.fetch_sub(self.bytes, Relaxed);
-    }
 }
 
 /// A question on the terminal. Nothing else is written until it is answered.
@@ -133,7 +118,8 @@ impl ScreenHold {
 struct Teller {
     output: Output,
     lines: SyncSender<ScreenMessage>,
-    waiting: Arc<AtomicUsize>,
+    /// For the bytes of waiting lines.
+    room: Arc<Room>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     /// The last lines that were shown at once, including those of commands.
@@ -171,7 +157,7 @@ impl Screen {
             teller: Teller {
                 output,
                 lines: sender,
-                waiting: Arc::default(),
+                room: Room::new(LINES_BYTES_MAX),
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),
@@ -298,17 +284,8 @@ impl Teller {
 
     /// None if there are too many bytes.
     fn waiting_line(&self, text: String) -> Option<ScreenMessage> {
-        let bytes = text.len();
-        if self.waiting.fetch_add(bytes, Relaxed) + bytes > LINES_BYTES_MAX {
-            self.waiting.fetch_sub(bytes, Relaxed);
-            return None;
-        }
-        let waiting = self.waiting.clone();
-        Some(ScreenMessage::Line(WaitingLine {
-            text,
-            bytes,
-            waiting,
-        }))
+        let _share = self.room.try_take(text.len())?;
+        Some(ScreenMessage::Line { text, _share })
     }
 
     /// Never waits, because the caller may be the task that keeps the session alive.
@@ -395,7 +372,7 @@ fn pass_on(lines: &Receiver<ScreenMessage>, reading: &SnapshotSource) {
         let message = lines.recv_timeout(QUIET_TICK);
         rate.note(Instant::now(), reading().moved_bytes);
         let line = match message {
-            Ok(ScreenMessage::Line(line)) => line.into_text(),
+            Ok(ScreenMessage::Line { text, .. }) => text,
             Ok(ScreenMessage::Status) => status::line(&reading(), rate.per_s()),
             Ok(ScreenMessage::Hold(hold)) => {
                 hold.wait();
@@ -428,9 +405,9 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &Snapshot
                 hold = Some(held);
                 false
             }
-            Ok(message @ (ScreenMessage::Line(_) | ScreenMessage::Status)) => {
+            Ok(message @ (ScreenMessage::Line { .. } | ScreenMessage::Status)) => {
                 let line = match message {
-                    ScreenMessage::Line(line) => line.into_text(),
+                    ScreenMessage::Line { text, .. } => text,
                     _ => status::line(&reading(), rate.per_s()),
                 };
                 above.push_str(&line);
@@ -510,7 +487,7 @@ mod tests {
             let teller = Teller {
                 output,
                 lines,
-                waiting: Arc::default(),
+                room: Room::new(LINES_BYTES_MAX),
                 lost: Arc::default(),
                 failures: Arc::default(),
                 shown: Arc::default(),
