@@ -211,10 +211,10 @@
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
 //!   receiver sends `NotKept`, if it could not keep some metadata.
 //! - With `--delete` the sender sends the directories of its sources (`SourcePlaces`), which a
-//!   receiver on the same machine must not delete. It also sends the `Names` in each directory
-//!   before the directory's `EntryEnd`. When everything is in place,
-//!   the receiver asks about names that differ (`OwnNames`), the sender says which entries it does
-//!   not have (`Extra`), and the receiver reports what it deletes (`Deleted`).
+//!   receiver on the same machine must not delete. It also sends the `Names` in each directory before
+//!   the directory's `EntryEnd`. When everything is in place, the receiver asks about names that
+//!   differ (`OwnNames`), the sender says which entries it does not have (`Extra`), and the receiver
+//!   reports what it deletes (`Deleted`).
 //! - With `--link-dest`, `--copy-dest` and `--snapshot` the receiver looks for unchanged entries in
 //!   earlier copies too, and answers as if they existed. With `--snapshot` it reports the complete
 //!   snapshot (`Snapshot`) before `Done`.
@@ -230,7 +230,8 @@
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
 //!   answers `WouldSend` instead of requesting content. With `--checksum` frames with digests are
-//!   sent, otherwise none. The client's hello says whether `--dry-run` and `--itemize-changes` are given.
+//!   sent, otherwise none. The client's hello says whether `--dry-run` and `--itemize-changes` are
+//!   given.
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
 //!   server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends

@@ -1,8 +1,8 @@
 //! A chunk: the unit that is read, encoded, sent, verified, written and retried. A chunk is either
 //! a range of one file or a pack of small files. The length of a range is a power of two, and its
 //! offset a multiple of the length. The last range of a file may be shorter, and so may a range of a
-//! pipe whose producer paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on the sender,
-//! `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
+//! pipe whose producer paused. The types tell the stage: `Chunk` → `EncodedChunk` → `SealedChunk` on
+//! the sender, `SealedChunk` → `EncodedChunk` → `Chunk` → `VerifiedChunk` on the receiver.
 
 pub mod anchors;
 pub mod claims;

@@ -7,10 +7,10 @@
 //! the names of the roots. The journal lies beside a single file, beside a tree that gets a name of
 //! its own, or inside a directory that the copy fills. The journal of a copy to a block device is
 //! in the user's state directory (`dest::device_journal`), that of a snapshot in
-//! `.fastcp-snapshots` (`dest::snapshots`). Every journal has mode 0600. The
-//! receiver makes it when the roots have landed and removes it when the copy is complete. If its
-//! name leads to a link, another user's file or a file with a second name, the copy has no journal,
-//! and an interrupted copy starts again from the beginning.
+//! `.fastcp-snapshots` (`dest::snapshots`). Every journal has mode 0600. The receiver makes it when
+//! the roots have landed and removes it when the copy is complete. If its name leads to a link,
+//! another user's file or a file with a second name, the copy has no journal, and an interrupted
+//! copy starts again from the beginning.
 //!
 //! # Format
 //!
