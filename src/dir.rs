@@ -296,8 +296,16 @@ impl Dir {
         Some(dir.clone())
     }
 
-    /// The directory from which this one was reached, and the path from there, with `/` between
-    /// names. For a directory that the user named: itself and an empty path.
+    /// The directory from which this one was reached. For a directory that the user named: itself.
+    pub fn top(self: &Arc<Dir>) -> &Arc<Dir> {
+        let mut dir = self;
+        while let DirOrigin::Child(parent, _) | DirOrigin::Linked(parent, _) = &dir.origin {
+            dir = parent;
+        }
+        dir
+    }
+
+    /// [`top`](Dir::top), and the path from there, with `/` between names.
     pub fn below(self: &Arc<Dir>) -> (&Arc<Dir>, Vec<u8>) {
         match &self.origin {
             DirOrigin::Root(_) | DirOrigin::Named(_) => (self, Vec::new()),

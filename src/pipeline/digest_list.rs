@@ -10,34 +10,74 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::control::Outgoing;
-use crate::digest::{Digest, line};
+use crate::digest::{self, Digest, line};
+use crate::dir::Dir;
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
 
-/// The place of a file in the list: the index of its root, and the path below it (empty for the
-/// root itself).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The place of an entry in the list. All entries of a directory share the path that leads to it,
+/// which can be as long as 200 KB.
+#[derive(Clone)]
 pub struct ListedPath {
+    /// The index of its root.
     pub root: usize,
-    pub below: Vec<u8>,
+    above: ListedAbove,
+    /// Empty for the root itself.
+    name: Vec<u8>,
+}
+
+#[derive(Clone)]
+enum ListedAbove {
+    /// The entry is the root.
+    Nothing,
+    Directory(Arc<ListedPath>),
+    /// A directory at the source, which knows its path.
+    Source(Arc<Dir>),
 }
 
 impl ListedPath {
+    pub fn of_root(root: usize) -> ListedPath {
+        ListedPath {
+            root,
+            above: ListedAbove::Nothing,
+            name: Vec::new(),
+        }
+    }
+
     /// The place of `name` in this directory.
-    pub fn child(&self, name: &[u8]) -> ListedPath {
-        let mut below = self.below.clone();
+    pub fn child(self: &Arc<ListedPath>, name: &[u8]) -> ListedPath {
+        ListedPath {
+            root: self.root,
+            above: ListedAbove::Directory(self.clone()),
+            name: name.to_vec(),
+        }
+    }
+
+    /// The place of `name` in a directory at the source, below that of the root.
+    pub fn in_source(root: usize, directory: Arc<Dir>, name: &[u8]) -> ListedPath {
+        ListedPath {
+            root,
+            above: ListedAbove::Source(directory),
+            name: name.to_vec(),
+        }
+    }
+
+    /// The path below the root, with `/` between names; empty for the root itself.
+    pub fn below(&self) -> Vec<u8> {
+        let mut below = match &self.above {
+            ListedAbove::Nothing => return Vec::new(),
+            ListedAbove::Directory(above) => above.below(),
+            ListedAbove::Source(dir) => dir.below().1,
+        };
         if !below.is_empty() {
             below.push(b'/');
         }
-        below.extend_from_slice(name);
-        ListedPath {
-            root: self.root,
-            below,
-        }
+        below.extend_from_slice(&self.name);
+        below
     }
 }
 
@@ -55,6 +95,8 @@ struct Links {
     firsts: HashMap<EntryId, LinkDigest>,
     /// Further names that are not yet in place, each with its first name.
     waiting: BTreeMap<EntryId, (ListedPath, EntryId)>,
+    /// Further files with several names are in [`MoreLinks`].
+    has_more: bool,
 }
 
 struct LinkDigest {
@@ -76,16 +118,24 @@ struct ListState {
     more_unlisted: u64,
 }
 
+/// Most files in `Links::firsts`, in some 13 MB: as many as a hash table with 2^18 places takes.
+const FIRSTS_MAX: usize = (1 << 18) / 8 * 7;
+
 /// Lines for the client, which are sent in groups.
 struct Told {
     control: Outgoing,
     waiting: Vec<FileDigest>,
     /// Approximate bytes of memory that they take.
     bytes: usize,
+    more_links: MoreLinks,
+    /// The first error of `more_links`.
+    error: Option<io::Error>,
 }
 
+mod more_links;
 mod writer;
 
+use more_links::{LinkStep, MoreLinks};
 use writer::{ListWriter, QUEUE_BYTES};
 
 /// Names left out that are kept for a message; further ones are only counted.
@@ -109,6 +159,8 @@ impl DigestList {
             control,
             waiting: Vec::new(),
             bytes: 0,
+            more_links: MoreLinks::default(),
+            error: None,
         }))
     }
 
@@ -127,14 +179,18 @@ impl DigestList {
     }
 
     pub fn add(&self, listed: &ListedPath, digest: &Digest) {
+        self.add_path(self.path(listed), digest);
+    }
+
+    /// The path below the destination.
+    fn path(&self, listed: &ListedPath) -> Vec<u8> {
         let names = self.landed.get().map_or(&[][..], |names| names);
         let root = names.get(listed.root).map_or(&[][..], |name| name);
-        let path = match (root, &listed.below[..]) {
+        match (root, &listed.below()[..]) {
             (root, b"") => root.to_vec(),
             (b"", below) => below.to_vec(),
             (root, below) => [root, b"/", below].concat(),
-        };
-        self.add_path(path, digest);
+        }
     }
 
     /// Lists the file at this path below the destination. A server waits until the connection to
@@ -148,9 +204,16 @@ impl DigestList {
 
     /// Sends the remaining lines to the client. To be called before the client hears that
     /// everything is in place.
-    pub fn tell_rest(&self) {
-        if let Out::Client(told) = &mut *self.out.lock() {
-            told.tell();
+    ///
+    /// # Errors
+    /// If lines are missing.
+    pub fn tell_rest(&self) -> io::Result<()> {
+        match &mut *self.out.lock() {
+            Out::File(_) => Ok(()),
+            Out::Client(told) => {
+                told.tell();
+                told.error.take().map_or(Ok(()), Err)
+            }
         }
     }
 
@@ -165,14 +228,20 @@ impl DigestList {
 
     /// Remembers the digest of a file that may have further names.
     pub fn remember(&self, entry: &Entry, digest: &Digest) {
-        if entry.links > 1 {
-            let first = LinkDigest {
-                digest: *digest,
-                waiting: 0,
-                had_last: false,
-            };
-            self.links.lock().firsts.insert(entry.id, first);
+        if entry.links <= 1 {
+            return;
         }
+        let mut links = self.links.lock();
+        if links.firsts.len() >= FIRSTS_MAX {
+            links.has_more = true;
+            return self.out.lock().link(LinkStep::Keep(entry.id, *digest));
+        }
+        let first = LinkDigest {
+            digest: *digest,
+            waiting: 0,
+            had_last: false,
+        };
+        links.firsts.insert(entry.id, first);
     }
 
     /// Notes that `link` will be a further name of `first`.
@@ -195,6 +264,10 @@ impl DigestList {
                 continue;
             };
             let Some(known) = links.firsts.get_mut(&first) else {
+                if links.has_more {
+                    let find = LinkStep::Find(first, self.path(&listed));
+                    self.out.lock().link(find);
+                }
                 continue;
             };
             known.waiting = known.waiting.saturating_sub(1);
@@ -237,12 +310,38 @@ impl DigestList {
     }
 }
 
+impl Out {
+    fn link(&mut self, step: LinkStep) {
+        match self {
+            Out::File(lines) => lines.link(step),
+            Out::Client(told) => told.link(step),
+        }
+    }
+}
+
 impl ListState {
+    /// The thread of the list does it, since the task that reads control messages must not wait for a
+    /// disk.
+    fn link(&mut self, step: LinkStep) {
+        match step {
+            LinkStep::Find(_, path) if line::format(&path, &digest::NONE).is_none() => {
+                self.leave_out(path);
+            }
+            step => self.writer.put_link(step),
+        }
+    }
+
+    fn leave_out(&mut self, path: Vec<u8>) {
+        match self.unlisted.len() < UNLISTED_KEPT {
+            true => self.unlisted.push(path),
+            false => self.more_unlisted += 1,
+        }
+    }
+
     fn add(&mut self, path: Vec<u8>, digest: &Digest) {
         match line::format(&path, digest) {
             Some(line) => self.writer.put(line),
-            None if self.unlisted.len() < UNLISTED_KEPT => self.unlisted.push(path),
-            None => self.more_unlisted += 1,
+            None => self.leave_out(path),
         }
     }
 
@@ -259,6 +358,16 @@ impl ListState {
 }
 
 impl Told {
+    fn link(&mut self, step: LinkStep) {
+        match self.more_links.take(step) {
+            Ok(Some((path, digest))) => self.add(path, &digest),
+            Ok(None) => {}
+            Err(error) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
+
     fn add(&mut self, path: Vec<u8>, digest: &Digest) {
         self.bytes += size_of::<FileDigest>() + path.len();
         let digest = *digest;
@@ -275,5 +384,59 @@ impl Told {
             // If the connection is lost, its reader reports that.
             let _ = self.control.send_blocking(Message::FileDigests(files));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{EntryKind, NO_PARENT, Name};
+
+    fn entry(id: EntryId, links: u64) -> Entry {
+        let name = Name::try_from(b"x".to_vec()).unwrap();
+        Entry {
+            links,
+            ..Entry::new(id, NO_PARENT, name, EntryKind::File)
+        }
+    }
+
+    #[test]
+    fn the_digests_of_more_hard_links_than_memory_holds_are_listed() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = temp.path().join("list");
+        let list = DigestList::create(&at).unwrap();
+        list.set_landed(vec![b"root".to_vec()]);
+        let root = Arc::new(ListedPath::of_root(0));
+        let dir = Arc::new(root.child(b"dir"));
+        let digest = |id: EntryId| {
+            let mut digest = digest::NONE;
+            digest[..8].copy_from_slice(&id.to_le_bytes());
+            digest
+        };
+        let files = FIRSTS_MAX as u64 + 100;
+        for id in 1..=files {
+            list.remember(&entry(id, 2), &digest(id));
+        }
+        assert_eq!(list.links.lock().firsts.len(), FIRSTS_MAX);
+        // One in memory, two on disk, and one of a file that has failed.
+        let firsts = [1, FIRSTS_MAX as u64 + 1, files, files + 7];
+        for (link, first) in (files + 10..).zip(firsts) {
+            let name = format!("name of {first}");
+            list.add_link(&entry(link, 1), first, dir.child(name.as_bytes()));
+        }
+        // Its name is not UTF-8.
+        list.add_link(&entry(files + 20, 1), files, root.child(b"\xff"));
+        list.links_placed(files + 10..files + 30);
+        while !list.is_written() {
+            std::thread::yield_now();
+        }
+        let (unlisted, more) = list.finish().unwrap();
+        assert_eq!((&unlisted[..], more), (&[b"root/\xff".to_vec()][..], 0));
+        let lines = std::fs::read_to_string(&at).unwrap();
+        let wanted = firsts[..3].iter().map(|&first| {
+            let path = format!("root/dir/name of {first}");
+            line::format(path.as_bytes(), &digest(first)).unwrap()
+        });
+        assert_eq!(lines, wanted.collect::<String>());
     }
 }

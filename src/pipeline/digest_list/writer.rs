@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::more_links::{LinkStep, MoreLinks};
 use crate::dest;
+use crate::digest::line;
 
 /// Bytes of waiting lines above which the copy waits.
 pub(super) const QUEUE_BYTES: usize = 1 << 20;
@@ -24,9 +26,10 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct WriterState {
     lines: Vec<u8>,
+    links: Vec<LinkStep>,
     /// The lines written so far must be removed first.
     begins_again: bool,
-    /// Bytes of lines that wait or are being written.
+    /// Bytes of lines and links that wait or are being written.
     pub bytes: usize,
     /// No more lines follow: the file can be closed.
     is_last: bool,
@@ -58,26 +61,36 @@ impl ListWriter {
 
     /// Adds a line without waiting.
     pub(super) fn put(&self, line: String) {
+        self.add(line.len(), |waiting| waiting.lines.extend(line.bytes()));
+    }
+
+    /// Adds a step without waiting. The name that it finds becomes a line.
+    pub(super) fn put_link(&self, step: LinkStep) {
+        self.add(step.weight(), |waiting| waiting.links.push(step));
+    }
+
+    fn add(&self, bytes: usize, add: impl FnOnce(&mut WriterState)) {
         let mut waiting = self.queue.waiting.lock();
         if waiting.error.is_some() {
             return;
         }
-        if waiting.bytes + line.len() > QUEUE_MAX {
+        if waiting.bytes + bytes > QUEUE_MAX {
             let message =
                 "it cannot be written fast enough (a pipe that nobody reads, or a slow disk)";
             waiting.error = Some(io::Error::new(io::ErrorKind::TimedOut, message));
             return;
         }
-        waiting.bytes += line.len();
-        waiting.lines.extend_from_slice(line.as_bytes());
+        waiting.bytes += bytes;
+        add(&mut waiting);
         drop(waiting);
         self.queue.changed.notify_all();
     }
 
     pub(super) fn begin_again(&self) {
         let mut waiting = self.queue.waiting.lock();
-        waiting.bytes -= waiting.lines.len();
+        waiting.bytes -= waiting.waiting_bytes();
         waiting.lines.clear();
+        waiting.links.clear();
         waiting.begins_again = true;
         drop(waiting);
         self.queue.changed.notify_all();
@@ -104,6 +117,18 @@ impl ListWriter {
         }
         let message = "it could not be completed in time";
         Err(io::Error::new(io::ErrorKind::TimedOut, message))
+    }
+}
+
+impl WriterState {
+    /// False if there is work for the thread.
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.links.is_empty() && !self.begins_again
+    }
+
+    /// Bytes of lines and links that wait.
+    fn waiting_bytes(&self) -> usize {
+        self.lines.len() + self.links.iter().map(LinkStep::weight).sum::<usize>()
     }
 }
 
@@ -136,34 +161,42 @@ impl LineQueue {
 
     /// Runs the thread.
     fn write(&self, mut file: File) {
+        let mut more_links = MoreLinks::default();
         loop {
             let mut waiting = self.waiting.lock();
-            while waiting.lines.is_empty()
-                && !waiting.begins_again
-                && !waiting.is_last
-                && !waiting.is_over
-            {
+            while waiting.is_empty() && !waiting.is_last && !waiting.is_over {
                 self.changed.wait(&mut waiting);
             }
             if waiting.is_over {
                 return;
             }
-            if waiting.lines.is_empty() && !waiting.begins_again {
+            if waiting.is_empty() {
                 drop(waiting);
                 // Some file systems report write errors only at the close.
                 return self.closed(dest::close(file));
             }
-            let lines = std::mem::take(&mut waiting.lines);
+            let taken = waiting.waiting_bytes();
+            let mut lines = std::mem::take(&mut waiting.lines);
+            let links = std::mem::take(&mut waiting.links);
             let begins_again = std::mem::take(&mut waiting.begins_again);
             drop(waiting);
             let emptied = match begins_again {
                 // On a pipe this fails, since written lines cannot be removed.
-                true => file.set_len(0).and_then(|()| file.rewind()).or(Ok(())),
+                true => {
+                    more_links = MoreLinks::default();
+                    file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
+                }
                 false => Ok(()),
             };
-            let written = emptied.and_then(|()| file.write_all(&lines));
+            let found = links.into_iter().try_for_each(|step| {
+                let found = more_links.take(step)?;
+                let line = found.and_then(|(path, digest)| line::format(&path, &digest));
+                lines.extend(line.iter().flat_map(|line| line.bytes()));
+                Ok(())
+            });
+            let written = emptied.and_then(|()| file.write_all(&lines)).and(found);
             let mut waiting = self.waiting.lock();
-            waiting.bytes -= lines.len();
+            waiting.bytes -= taken;
             if let Err(error) = written {
                 waiting.error.get_or_insert(error);
             }

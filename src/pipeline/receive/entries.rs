@@ -698,7 +698,11 @@ impl Entries {
         let is_landing = |dir: &Dir| self.table().roots.is_landing(dir);
         self.journal.done(self.rules.keep.times, is_landing);
         if let Some(list) = &self.context().digests {
-            list.tell_rest();
+            let message = "some hard links are missing in the list";
+            let missing = |cause| Error::io(Kind::Write, Side::Dest, "--digests", message, cause);
+            if let Err(error) = list.tell_rest().map_err(missing) {
+                self.context().report_fault(&error, 0, 0);
+            }
         }
         self.report.tell_not_kept(&self.rules.not_kept);
         if let Some(snapshot) = self.snapshot.get() {

@@ -76,10 +76,7 @@ impl EntryTable {
             let Some((root, landing)) = self.roots.find(id) else {
                 return Location::Unknown;
             };
-            let listed = listing.then(|| ListedPath {
-                root,
-                below: Vec::new(),
-            });
+            let listed = listing.then(|| ListedPath::of_root(root));
             return match landing {
                 Landing::Name(slot) => Location::Slot(slot.clone(), listed),
                 Landing::Directory(dir) => Location::Directory(dir.clone(), listed),
@@ -90,8 +87,8 @@ impl EntryTable {
         let Some(node) = self.directories.get(parent) else {
             return Location::Unknown;
         };
-        let listed = self.directories.listed(node);
-        let listed = listed.map(|listed| listed.child(name.as_bytes()));
+        let listed = node.listed.as_ref();
+        let listed = listed.map(|above| above.child(name.as_bytes()));
         match (&node.directory, node.lack) {
             (Some(directory), _) => Location::Slot(directory.slot(name.clone()), listed),
             (None, Lack::LeftOut) => Location::LeftOut,
@@ -270,8 +267,9 @@ impl EntryTable {
         let path = self.path_of(entry.id, entry.parent, &entry.name);
         let requested = self.requested_below(entry.parent, &entry.name);
         let merging = self.merged.open(entry.id);
-        let root = listed.map(|listed| listed.root);
-        let added = self.directories.add(entry, directory, root, lack, merging);
+        let added = self
+            .directories
+            .add(entry, directory, listed, lack, merging);
         added.path = path.unwrap_or_default();
         added.requested = requested;
         added

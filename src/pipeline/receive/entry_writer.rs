@@ -697,7 +697,7 @@ impl EntryWriter<'_> {
     fn itemize_file(&self, file: &IncomingFile) -> Result<()> {
         let (itemizer, listed) = (self.itemizer(), file.listed.as_ref());
         let item = itemizer.change(&file.slot, &file.entry, listed, true)?;
-        itemizer.report_later(item, &file.entry);
+        itemizer.report_later(item, &file.entry, listed);
         Ok(())
     }
 
@@ -761,7 +761,7 @@ impl EntryWriter<'_> {
         let (id, parent) = (entry.id, entry.parent);
         let itemizer = self.itemizer();
         let item = itemizer.change_of_new(ItemAction::Sent, &entry, place.0.as_ref());
-        itemizer.report_later(item, &entry);
+        itemizer.report_later(item, &entry, place.0.as_ref());
         let opened = self.files().begin_output(entry, sink, place);
         self.or_skip(opened, id, parent)
     }

@@ -34,10 +34,17 @@ pub(super) struct Itemizer {
     landed: OnceLock<Vec<Vec<u8>>>,
     unsaid: Mutex<Unsaid>,
     /// Changes of files that are on their way. They are reported when the file is in place.
-    under_way: Mutex<HashMap<EntryId, ItemizedEntry>>,
+    under_way: Mutex<HashMap<EntryId, UnderWay>>,
     /// By device and inode: directories as they were before the copy put its journal there.
     before: Mutex<HashMap<(u64, u64), Stat>>,
     firsts: Mutex<LinkedFiles>,
+}
+
+/// The change of a file that is not in place yet.
+struct UnderWay {
+    /// Without the path: there may be 33,000 of them.
+    item: ItemizedEntry,
+    listed: Option<ListedPath>,
 }
 
 #[derive(Default)]
@@ -204,14 +211,22 @@ impl Itemizer {
     }
 
     /// Keeps a change until the file is in place.
-    pub(super) fn report_later(&self, item: Option<ItemizedEntry>, entry: &Entry) {
-        if let Some(item) = item {
+    pub(super) fn report_later(
+        &self,
+        item: Option<ItemizedEntry>,
+        entry: &Entry,
+        listed: Option<&ListedPath>,
+    ) {
+        if let Some(mut item) = item {
             self.add_first(entry, &item.path, None);
-            self.under_way.lock().insert(entry.id, item);
+            item.path = Vec::new();
+            let listed = listed.cloned();
+            let under_way = UnderWay { item, listed };
+            self.under_way.lock().insert(entry.id, under_way);
         }
     }
 
-    /// The path below the destination.
+    /// The path below the destination, at most [`PATH_MAX`] bytes of it.
     fn path(&self, listed: Option<&ListedPath>) -> Vec<u8> {
         let Some(listed) = listed else {
             return Vec::new();
@@ -219,11 +234,14 @@ impl Itemizer {
         let names = self.landed.get();
         let root = names.and_then(|names| names.get(listed.root));
         let root = root.map_or(&b""[..], |name| name);
-        let between: &[u8] = match root.is_empty() || listed.below.is_empty() {
+        let below = listed.below();
+        let between: &[u8] = match root.is_empty() || below.is_empty() {
             true => b"",
             false => b"/",
         };
-        [root, between, &listed.below].concat()
+        let mut path = [root, between, &below].concat();
+        path.truncate(PATH_MAX);
+        path
     }
 
     /// A change of an entry. `target` is for hard links.
@@ -241,12 +259,11 @@ impl Itemizer {
             EntryKind::Special(special) if special.is_device() => ItemKind::Device,
             EntryKind::Special(_) => ItemKind::Special,
         };
-        let mut path = self.path(listed);
+        let path = self.path(listed);
         let mut target = match &entry.kind {
             EntryKind::Symlink(text) => text.clone(),
             _ => target.unwrap_or_default(),
         };
-        path.truncate(PATH_MAX);
         target.truncate(PATH_MAX);
         let is_sent = action == ItemAction::Sent;
         ItemizedEntry {
@@ -293,7 +310,7 @@ impl Itemizer {
         if let Some(first) = self.firsts.lock().files.get_mut(&id) {
             first.inode = Some(inode);
         }
-        if let Some(item) = self.under_way.lock().get_mut(&id) {
+        if let Some(UnderWay { item, .. }) = self.under_way.lock().get_mut(&id) {
             item.action = ItemAction::Corrected;
             item.size = 0;
             item.changes.value = false;
@@ -306,8 +323,9 @@ impl Itemizer {
         if !self.is_on {
             return;
         }
-        let item = self.under_way.lock().remove(&id);
-        if let Some(item) = item {
+        let under_way = self.under_way.lock().remove(&id);
+        if let Some(UnderWay { mut item, listed }) = under_way {
+            item.path = self.path(listed.as_ref());
             self.add(item);
             self.flush();
         }
@@ -352,7 +370,7 @@ impl Itemizer {
         let weight = linked_weight(path.len());
         let mut firsts = self.firsts.lock();
         // Beyond this, links are shown without the name that they lead to.
-        if firsts.bytes + weight > 2 * LINKED_BYTES_MAX {
+        if firsts.bytes + weight > LINKED_BYTES_MAX {
             return;
         }
         firsts.bytes += weight;

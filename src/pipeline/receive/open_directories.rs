@@ -30,8 +30,8 @@ pub struct OpenDirectory {
     pub directory: Option<Directory>,
     pub(super) lack: Lack,
     pub entry: Entry,
-    /// The index of its root, if there is a list of digests or changes.
-    listed_root: Option<usize>,
+    /// Its place, if there is a list of digests or changes.
+    pub(super) listed: Option<Arc<ListedPath>>,
     /// The hash of its path below the roots.
     pub(super) path: Hash,
     pub(super) place: PlaceInCopy,
@@ -102,21 +102,6 @@ impl OpenDirectories {
             || self.is_too_deep
     }
 
-    /// The place of a directory in a list of digests or changes.
-    pub(super) fn listed(&self, directory: &OpenDirectory) -> Option<ListedPath> {
-        let mut open = directory;
-        let root = open.listed_root?;
-        // A directory stays open as long as one in it is open.
-        let mut names = Vec::new();
-        while open.entry.parent != NO_PARENT {
-            names.push(open.entry.name.as_bytes());
-            open = self.get(open.entry.parent)?;
-        }
-        names.reverse();
-        let below = names.join(&b'/');
-        Some(ListedPath { root, below })
-    }
-
     /// True if complete directories are getting their modes and times now.
     pub(super) fn are_finishing(&self) -> bool {
         self.finishing > 0
@@ -161,7 +146,7 @@ impl OpenDirectories {
         &mut self,
         entry: Entry,
         directory: Option<Directory>,
-        listed_root: Option<usize>,
+        listed: Option<ListedPath>,
         lack: Lack,
         merging: Merging,
     ) -> &mut OpenDirectory {
@@ -177,7 +162,7 @@ impl OpenDirectories {
             directory,
             lack,
             entry,
-            listed_root,
+            listed: listed.map(Arc::new),
             path: Hash::default(),
             place: PlaceInCopy {
                 root,

@@ -464,10 +464,8 @@ impl SourceWalk<'_> {
         let entry = origin.spec().entry(root_id(0));
         self.met.insert(entry.id..entry.id + 1);
         self.sender.scheduler.wait_entry_room(entry.id, || Ok(()))?;
-        let listed = self.sender.context.digests.as_ref().map(|_| ListedPath {
-            root: 0,
-            below: Vec::new(),
-        });
+        let lists = self.sender.context.digests.is_some();
+        let listed = lists.then(|| ListedPath::of_root(0));
         self.send_pipe(entry, origin, listed)
     }
 
@@ -559,18 +557,15 @@ impl SourceWalk<'_> {
             // Roots are numbered from 1, in order.
             let root = entry.id as usize - 1;
             self.roots.insert(Arc::as_ptr(&found.dir), root);
-            return Some(ListedPath {
-                root,
-                below: Vec::new(),
-            });
+            return Some(ListedPath::of_root(root));
         }
-        let (top, below) = found.dir.below();
         let root = match self.sender.context.options.relative {
             // The files of one root may begin in several directories.
             Some(_) => 0,
-            None => *self.roots.get(&Arc::as_ptr(top))?,
+            None => *self.roots.get(&Arc::as_ptr(found.dir.top()))?,
         };
-        Some(ListedPath { root, below }.child(entry.name.as_bytes()))
+        let dir = found.dir.clone();
+        Some(ListedPath::in_source(root, dir, entry.name.as_bytes()))
     }
 
     fn flush(&mut self) -> Result<(), Ended> {

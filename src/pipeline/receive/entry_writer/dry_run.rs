@@ -65,10 +65,11 @@ impl EntryWriter<'_> {
             Ok(None) => return self.entry_stays(&file.entry, true),
             Err(error) => return Some(self.or_skip(Err(error), id, parent)),
         };
-        let entry = file.entry.clone();
+        let (entry, listed) = (file.entry.clone(), file.listed.clone());
         match self.files().begin_check(file, 0) {
             Ok(Some(want)) => {
-                self.itemizer().report_later(Some(item), &entry);
+                let itemizer = self.itemizer();
+                itemizer.report_later(Some(item), &entry, listed.as_ref());
                 Some(want)
             }
             Ok(None) => self.say_would_send(&entry, item),
