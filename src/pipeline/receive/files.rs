@@ -3,10 +3,11 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::entries::Entries;
 use super::jobs::{FailedFile, Job, Jobs};
-use super::open_file::{FileOutput, OpenFile, PartialFile};
+use super::open_file::{FileOutput, Gaps, OpenFile, PartialFile};
 use super::recorded::{finished, identity_of_pipe};
 use crate::dest::{self, EntrySlot, ExistingEntry, IndexRoom};
 use crate::digest::Digest;
@@ -25,6 +26,8 @@ pub struct Files {
     pub stop: Stop,
     /// For content that has moved within files.
     pub(super) index_room: IndexRoom,
+    /// The number of gaps between the finished pieces of all open files.
+    gaps: Arc<AtomicUsize>,
 }
 
 impl Files {
@@ -34,11 +37,16 @@ impl Files {
             jobs: Jobs::default(),
             stop: Stop::new(),
             index_room: IndexRoom::default(),
+            gaps: Arc::default(),
         }
     }
 
     pub fn context(&self) -> &Arc<Context> {
         self.entries.context()
+    }
+
+    pub(super) fn gaps(&self) -> Gaps {
+        Gaps::new(&self.gaps)
     }
 
     /// Accepts the chunks of a file from now on. Returns its number.

@@ -2,8 +2,8 @@
 //! name, was written to a pipe, or failed.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, fence};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -42,8 +42,16 @@ pub struct OpenFile {
     /// Set when the sender has read all of the file.
     pub end: OnceLock<EntryEnd>,
     pub output: FileOutput,
+    /// Between the finished pieces.
+    pub(super) gaps: Gaps,
     /// Set by the one thread that commits, compares, fails or discards the file.
     closing: AtomicBool,
+}
+
+/// The number of gaps in one file, as a part of the number in all files.
+pub(super) struct Gaps {
+    own: AtomicUsize,
+    all: Arc<AtomicUsize>,
 }
 
 /// The digest of a file, built from its chunks.
@@ -97,12 +105,13 @@ pub struct Unread {
 }
 
 impl OpenFile {
-    pub fn new(
+    pub(super) fn new(
         entry: Arc<Entry>,
         (listed, path): (Option<ListedPath>, Hash),
         claims: Claims,
         tree: FileTree,
         output: FileOutput,
+        gaps: Gaps,
     ) -> OpenFile {
         OpenFile {
             entry,
@@ -112,6 +121,7 @@ impl OpenFile {
             tree,
             end: OnceLock::new(),
             output,
+            gaps,
             closing: AtomicBool::new(false),
         }
     }
@@ -252,6 +262,29 @@ impl OpenFile {
     pub fn changed(&self) -> Error {
         let what = "the source changed during the copy: the digests of the whole file differ";
         Error::new(Kind::Changed, Side::Dest, what).at(self.path())
+    }
+}
+
+impl Gaps {
+    pub(super) fn new(all: &Arc<AtomicUsize>) -> Gaps {
+        Gaps {
+            own: AtomicUsize::new(0),
+            all: all.clone(),
+        }
+    }
+
+    /// Sets the number in this file, under a lock that the caller has. Returns the number in all files.
+    pub(super) fn set(&self, gaps: usize) -> usize {
+        let before = self.own.swap(gaps, Relaxed);
+        // Wraps around where there are fewer now.
+        let change = gaps.wrapping_sub(before);
+        self.all.fetch_add(change, Relaxed).wrapping_add(change)
+    }
+}
+
+impl Drop for Gaps {
+    fn drop(&mut self) {
+        self.set(0);
     }
 }
 

@@ -216,7 +216,7 @@ impl Files {
     ) -> EntryId {
         let tree = FileTree::of(restored.tree);
         let output = FileOutput::Partial(Box::new(state));
-        let mut file = OpenFile::new(entry, place, restored.claims, tree, output);
+        let mut file = OpenFile::new(entry, place, restored.claims, tree, output, self.gaps());
         file.end = end.map_or_else(Default::default, Into::into);
         self.insert(file)
     }
@@ -238,6 +238,7 @@ impl Files {
             claims,
             FileTree::None,
             output,
+            self.gaps(),
         ));
         let kind = WantKind::Digest;
         Want { entry, kind }
@@ -297,7 +298,14 @@ impl Files {
                 (nothing.claims, FileTree::of(nothing.tree))
             }
         };
-        let entry = self.insert(OpenFile::new(entry, place, claims, tree, output));
+        let entry = self.insert(OpenFile::new(
+            entry,
+            place,
+            claims,
+            tree,
+            output,
+            self.gaps(),
+        ));
         let kind = WantKind::Fresh;
         Want { entry, kind }
     }
@@ -329,6 +337,8 @@ impl Files {
             let Some(old) = old.filter(|old| old.begin_close()) else {
                 return;
             };
+            // The new entry may take more memory.
+            table.announce(&entry);
             // Late chunks find no file. If the entry fails at the sender before the worker opens it
             // again, it is accounted for as usual.
             table.files.remove(&id);

@@ -30,9 +30,9 @@ const LARGE_BYTES: usize = 8 << 20;
 /// Bytes of existing data that are compared between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 20;
 
-/// Most ranges of finished pieces in one file, besides those of earlier sessions. Each gap between
-/// them is a chunk that the sender still waits for.
-const PIECES_SCATTERED_MAX: usize = 4 * UNACKED_MAX;
+/// Most gaps between the finished pieces of all open files, besides those that earlier sessions left. In
+/// each of them is a chunk that the sender still waits for.
+const GAPS_MAX: usize = 4 * UNACKED_MAX;
 
 /// The result for a claimed piece.
 enum RangeOutcome {
@@ -190,17 +190,17 @@ impl RangeWriter {
         // Before the claim ends: another worker may then end the file and the copy, and the sender
         // counts no acknowledgement that comes after the end.
         self.files.entries.report.acks.chunk(place.chunk);
-        let is_scattered = {
+        let gaps = {
             let mut claims = file.claims.lock();
             let _ = claims.done(place.offset);
-            claims.scattered() > PIECES_SCATTERED_MAX
+            file.gaps.set(claims.scattered().saturating_sub(1))
         };
-        if is_scattered {
+        if gaps > GAPS_MAX {
             return self
                 .files
                 .entries
                 .report
-                .breach("a file in more pieces at once than allowed");
+                .breach("files in more pieces at once than allowed");
         }
         self.files.entries.table().chunks.done(place.chunk);
         match (file.is_complete(), file.sink()) {
