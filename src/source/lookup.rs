@@ -2,6 +2,8 @@
 //! of the destination that the source does not have (`--delete`).
 
 use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::io;
 use std::sync::Arc;
 
@@ -168,44 +170,49 @@ impl LookupDirectory {
         };
         let mut reader = DirReader::new(dir.clone());
         while let Some(found) = reader.next_name()? {
-            if similar.names.len() >= SIMILAR_NAMES_MAX {
+            if similar.hashes.len() >= SIMILAR_NAMES_MAX {
                 return Err(Errno::TOOBIG.into());
             }
-            match fold(&found.name) {
-                Some(folded) => drop(similar.names.insert(folded)),
-                None => similar.has_others = true,
-            }
+            similar.add(&found.name);
         }
         Ok(similar)
     }
 }
 
-/// Most names that are compared without regard to case, in some 60 MB.
-const SIMILAR_NAMES_MAX: usize = 1 << 19;
+/// Most names that are compared without regard to case, in some 20 MB.
+const SIMILAR_NAMES_MAX: usize = 1 << 20;
 
 /// Names without regard to case and to dots and blanks at the end.
 #[derive(Default)]
 pub struct SimilarNames {
-    names: HashSet<Vec<u8>>,
+    /// Of the names. Two names with one hash count as similar.
+    hashes: HashSet<u64>,
+    hashing: RandomState,
     /// Some have characters beyond ASCII, which have several spellings.
     has_others: bool,
 }
 
 impl SimilarNames {
-    /// True if the destination could have one of the names under this one.
-    pub fn may_have(&self, name: &Name) -> bool {
-        match fold(name.as_bytes()) {
-            Some(folded) => self.names.contains(&folded) || self.has_others,
-            None => self.has_others,
+    fn add(&mut self, name: &[u8]) {
+        match self.hash(name) {
+            Some(hash) => drop(self.hashes.insert(hash)),
+            None => self.has_others = true,
         }
     }
-}
 
-/// None if the name has characters beyond ASCII.
-fn fold(name: &[u8]) -> Option<Vec<u8>> {
-    let ends = |byte: &u8| !matches!(byte, b'.' | b' ');
-    let len = name.iter().rposition(ends).map_or(0, |last| last + 1);
-    name.is_ascii().then(|| name[..len].to_ascii_lowercase())
+    /// None if the name has characters beyond ASCII.
+    fn hash(&self, name: &[u8]) -> Option<u64> {
+        let ends = |byte: &u8| !matches!(byte, b'.' | b' ');
+        let len = name.iter().rposition(ends).map_or(0, |last| last + 1);
+        let folded = || name[..len].to_ascii_lowercase();
+        name.is_ascii().then(|| self.hashing.hash_one(folded()))
+    }
+
+    /// True if the destination could have one of the names under this one.
+    pub fn may_have(&self, name: &Name) -> bool {
+        let hash = self.hash(name.as_bytes());
+        self.has_others || hash.is_some_and(|hash| self.hashes.contains(&hash))
+    }
 }
 
 fn is_missing(cause: &io::Error) -> bool {
@@ -223,10 +230,7 @@ mod tests {
     fn names_that_a_file_system_could_confuse_are_similar() {
         let mut similar = SimilarNames::default();
         for name in ["README", "a. .", "\u{e9}"] {
-            match fold(name.as_bytes()) {
-                Some(folded) => drop(similar.names.insert(folded)),
-                None => similar.has_others = true,
-            }
+            similar.add(name.as_bytes());
         }
         let may = |similar: &SimilarNames, name: &str| {
             similar.may_have(&Name::try_from(name.as_bytes().to_vec()).unwrap())

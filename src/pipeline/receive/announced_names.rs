@@ -11,8 +11,8 @@ use crate::dest::EntrySlot;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryId};
 
-/// Most names of unfinished directories that are remembered, in some 130 MB.
-const ANNOUNCED_MAX: usize = 1 << 22;
+/// Most names of unfinished directories that are remembered, in some 50 MB.
+const ANNOUNCED_MAX: usize = 3 << 20;
 
 #[derive(Default)]
 pub(super) struct AnnouncedNames {
@@ -22,8 +22,9 @@ pub(super) struct AnnouncedNames {
 
 #[derive(Default)]
 struct NamesByDirectory {
-    /// By the number of the directory: hashes of names, with the entry's number.
-    directories: HashMap<EntryId, HashMap<u64, EntryId>>,
+    /// By the number of the directory: hashes of names, with the entry's number. A list takes half as
+    /// much memory as a hash table.
+    directories: HashMap<EntryId, Vec<(u64, EntryId)>>,
     held: usize,
 }
 
@@ -45,8 +46,8 @@ impl AnnouncedNames {
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()));
         }
         let names = announced.directories.entry(entry.parent).or_default();
-        let is_new = names.insert(hash, entry.id).is_none();
-        announced.held += usize::from(is_new);
+        names.push((hash, entry.id));
+        announced.held += 1;
         Ok(())
     }
 
@@ -54,15 +55,20 @@ impl AnnouncedNames {
     pub(super) fn forget(&self, id: EntryId, parent: EntryId) {
         let mut announced = self.names.lock();
         if let Some(names) = announced.directories.get_mut(&parent) {
-            names.retain(|_, entry| *entry != id);
+            let before = names.len();
+            names.retain(|(_, entry)| *entry != id);
+            let forgotten = before - names.len();
+            announced.held -= forgotten;
         }
     }
 
     /// Removes and returns the announced entries of a directory.
     pub(super) fn take(&self, directory: EntryId) -> AnnouncedIn<'_> {
         let mut announced = self.names.lock();
-        let names = announced.directories.remove(&directory).unwrap_or_default();
-        announced.held = announced.held.saturating_sub(names.len());
+        let mut names = announced.directories.remove(&directory).unwrap_or_default();
+        announced.held -= names.len();
+        drop(announced);
+        names.sort_unstable();
         AnnouncedIn { all: self, names }
     }
 }
@@ -70,11 +76,14 @@ impl AnnouncedNames {
 /// The names that were announced in one directory.
 pub(super) struct AnnouncedIn<'a> {
     all: &'a AnnouncedNames,
-    names: HashMap<u64, EntryId>,
+    /// In order.
+    names: Vec<(u64, EntryId)>,
 }
 
 impl AnnouncedIn<'_> {
     pub(super) fn contains(&self, name: &[u8]) -> bool {
-        self.names.contains_key(&self.all.hash(name))
+        let hash = self.all.hash(name);
+        let found = self.names.binary_search_by_key(&hash, |(hash, _)| *hash);
+        found.is_ok()
     }
 }

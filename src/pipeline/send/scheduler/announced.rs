@@ -25,6 +25,9 @@ pub const DIRECTORIES_MAX: usize = 1 << 14;
 /// The most bytes of their entries. The receiver holds them until the directories are complete.
 pub const DIRECTORY_BYTES_MAX: usize = 8 << 20;
 
+/// Most ranges of failed entries that are remembered, in some 5 MB.
+const FAILED_RANGES_MAX: usize = 1 << 17;
+
 #[derive(Default)]
 pub(super) struct AnnouncedEntries {
     /// Entries that are in place or failed.
@@ -113,6 +116,14 @@ impl AnnouncedEntries {
     /// Records failed entries, for their packs and for their hard links.
     pub(super) fn fail(&mut self, entries: Range<EntryId>) {
         self.failed.insert(entries);
+        // The oldest are forgotten, unless they are still to be settled. All packs in flight have fewer
+        // ranges. A further name of a forgotten file fails at the receiver.
+        let is_settled = |oldest: Range<EntryId>| oldest.end <= self.floor;
+        while self.failed.fragments() > FAILED_RANGES_MAX
+            && self.failed.iter().next().is_some_and(is_settled)
+        {
+            self.failed.pop_first();
+        }
     }
 
     pub(super) fn has_failed(&self, entry: EntryId) -> bool {
@@ -179,5 +190,24 @@ mod tests {
         announced.settle(3..last);
         assert_eq!(announced.directories.len(), 0);
         assert_eq!(announced.directories.bytes(), 0);
+    }
+
+    #[test]
+    fn the_oldest_failed_entries_are_forgotten_when_they_are_settled() {
+        let mut announced = AnnouncedEntries::default();
+        announced.begin_walk(1);
+        let all = 2 * FAILED_RANGES_MAX as u64;
+        // Every second entry fails. The first of them is settled last.
+        for id in (1..2 * all).step_by(2) {
+            announced.fail(id..id + 1);
+            announced.settle(id + (id == 1) as u64..id + 2);
+        }
+        assert!(announced.has_failed(1));
+        assert_eq!(announced.failed.fragments() as u64, all);
+        announced.settle(1..2);
+        announced.fail(2 * all + 1..2 * all + 2);
+        assert_eq!(announced.failed.fragments(), FAILED_RANGES_MAX);
+        assert!(!announced.has_failed(1));
+        assert!(announced.has_failed(2 * all - 1));
     }
 }
