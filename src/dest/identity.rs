@@ -18,7 +18,7 @@ use super::temporary::Temporary;
 use super::{EntrySlot, Rules, times_of};
 use crate::dest::hints::inplace_instead;
 use crate::dir::acl;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::keep::Keep;
 use crate::manifest::Entry;
 
@@ -122,24 +122,22 @@ fn give_owner(temporary: &Temporary, old: &Stat, keep: &Keep) -> Result<()> {
         return Ok(());
     }
     fchown(&temporary.file, uid, gid).map_err(|cause| {
-        let instead = inplace_instead(slot);
-        let what = match uid {
-            Some(_) => format!(
-                "cannot keep the owner of the existing file (user {}, group {}; {})",
-                old.st_uid,
-                old.st_gid,
-                instead.unwrap_or("remove it first, or copy as its owner or root".to_owned()),
-            ),
-            // This user owns the file, but is not in its group.
-            None => format!(
-                "cannot keep the group of the existing file (group {}; {})",
-                old.st_gid,
-                instead.unwrap_or(
-                    "remove it first, or copy as a member of that group or root".to_owned()
-                ),
-            ),
+        // This user may own the file and not be in its group.
+        let (what, who) = match uid {
+            Some(_) => ("owner", "as its owner or root"),
+            None => ("group", "as a member of that group or root"),
         };
-        slot.error(&what, cause)
+        let what = format!(
+            "cannot keep the {what} of the existing file (user {}, group {})",
+            old.st_uid, old.st_gid
+        );
+        let advice = inplace_instead(slot);
+        let advice = advice.unwrap_or_else(|| format!("remove it first, or copy {who}"));
+        let error = slot.error(&what, cause);
+        Error {
+            message: format!("{}; {advice}", error.message),
+            ..error
+        }
     })
 }
 
