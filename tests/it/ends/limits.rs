@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use rustix::process::{Pid, Signal};
 
-use crate::support::procs::{self, TcpState, until};
+use crate::support::procs::{self, Socket, TcpState, until};
 use crate::support::run::{Run, Running};
 use crate::support::slow::{held_back, let_go, wait_for_content};
 use crate::support::*;
@@ -36,10 +36,10 @@ ways! { push, pull =>
 /// Long enough that a burst of a twentieth of a second is half a percent.
 const MEASURED: Duration = Duration::from_secs(10);
 
-/// Bytes that the other end's kernel has acknowledged, on all connections of a process.
-fn carried(sender: Pid) -> u64 {
+/// Bytes on all connections of a process.
+fn bytes(sender: Pid, of: fn(&Socket) -> u64) -> u64 {
     let sockets = procs::tcp_sockets(sender, TcpState::Established);
-    sockets.iter().map(|socket| socket.acked_bytes()).sum()
+    sockets.iter().map(of).sum()
 }
 
 /// Bytes a second over [`MEASURED`].
@@ -47,9 +47,10 @@ fn rate(sender: Pid) -> f64 {
     // The clock is read before the first count and after the last: a delay of the test itself
     // lowers the measured rate and never raises it.
     let began = Instant::now();
-    let before = carried(sender);
+    // What waits in the kernel now had its time before.
+    let before = bytes(sender, Socket::written_bytes);
     std::thread::sleep(MEASURED);
-    let carried = carried(sender) - before;
+    let carried = bytes(sender, Socket::acked_bytes).saturating_sub(before);
     carried as f64 / began.elapsed().as_secs_f64()
 }
 

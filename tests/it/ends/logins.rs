@@ -37,15 +37,20 @@ impl SilentHost {
     }
 }
 
-/// A port without a listener so far.
-fn closed_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it is bound")
+/// A port without a listener so far. While the socket is held, no other process but one that asks for
+/// this port gets it.
+fn closed_port() -> (Socket, SocketAddr) {
+    let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    closed.set_reuse_address(true).expect("set an option");
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    closed.bind(&any.into()).expect("bind it");
+    let at = closed.local_addr().expect("it is bound").as_socket();
+    (closed, at.expect("an address of IP"))
 }
 
 fn a_host_that_starts_up_is_waited_for(case: &Case) {
     case.src.file("a", "one");
-    let at = closed_port();
+    let (_held, at) = closed_port();
     let port = at.port().to_string();
     // ssh reads the configuration of the host that starts later, at each login.
     let dir = case.scratch.dir("later");
@@ -73,12 +78,8 @@ fn a_host_that_starts_up_is_waited_for(case: &Case) {
 
 fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     case.src.file("a", "one");
-    // The port is bound without a listener, so no other process gets it during the test.
-    let closed = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    closed.bind(&any.into()).expect("bind it");
-    let at = closed.local_addr().expect("it is bound").as_socket_ipv4();
-    let there = format!("scp://127.0.0.1:{}/tmp/x", at.expect("IPv4").port());
+    let (_held, at) = closed_port();
+    let there = format!("scp://127.0.0.1:{}/tmp/x", at.port());
     let copy = |flags: &[&str]| {
         let run = case.fastcp().args(flags).arg(case.src("a"));
         run.arg(&there).run()

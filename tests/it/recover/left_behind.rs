@@ -22,12 +22,12 @@ ways! { local_push, local_pull =>
 
 ways! { local_push, local_pull, here => a_journal_that_cannot_be_removed_is_told }
 
-/// Copies `from` and kills the receiver when two thirds of the file have arrived.
+/// Copies `from` and kills the receiver when half of the file has arrived.
 fn interrupted(case: &Case, from: &str, into: &Dir, to: &str) {
     let run = case.copying(&SLOW, from, to).start();
-    until("two thirds are there", || {
+    until("half is there", || {
         let recorded = has_third(&into.journals().pop()?);
-        (recorded && into.partial_bytes() as usize > SIZE / 3 * 2).then_some(())
+        (recorded && into.partial_bytes() as usize > SIZE / 2).then_some(())
     });
     kill_receiver(case, run);
 }
@@ -196,9 +196,9 @@ fn a_journal_that_could_not_lie_in_the_best_place_is_found(case: &Case) {
         .times(1);
     let flags = [&SLOW[..], &["-r"]].concat();
     let run = case.copying(&flags, "tree", "").inject(&full).start();
-    until("two thirds are there", || {
+    until("half is there", || {
         let recorded = has_third(&into.journals().pop()?);
-        (recorded && into.partial_bytes() as usize > SIZE / 3 * 2).then_some(())
+        (recorded && into.partial_bytes() as usize > SIZE / 2).then_some(())
     });
     kill_receiver(case, run);
     full.assert_struck(1);

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use crate::support::ending::ends_on;
 use crate::support::inject::{self, Inject};
 use crate::support::procs::until;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 ways! { local_pull, here =>
@@ -116,13 +117,14 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     tree.file("a", noise(1, 8 * MIB));
     let held = Inject::new().hold("unlink").on("*.part");
     let copy = case
-        .copying(&["--no-resume", "--timeout=8s"], "tree", "")
-        .args(SLOW)
+        .copying(&["-r", "--no-resume", "--timeout=8s"], "tree", "")
+        .arg(held_back(case, "1M"))
         .inject(&held)
         .start();
     let into = case.dst.dir("tree");
     until("the copy is under way", || into.has_partial().then_some(()));
     std::fs::remove_file(tree.path("a")).expect("remove it");
+    let_go(case);
     held.wait_until_struck(1);
     // Longer than the timeout of either end.
     std::thread::sleep(Duration::from_secs(11));

@@ -300,6 +300,14 @@ impl Socket {
         facts.map_or(0, |facts| facts.acked_bytes)
     }
 
+    /// Bytes that the process has written: acknowledged, under way or waiting.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let facts = self
+            .duplicate()
+            .and_then(fastcp::transport::connection::kernel::facts);
+        facts.map_or(0, |facts| facts.acked_bytes + facts.held)
+    }
+
     /// The kernel's pacing limit in bytes a second; None without a limit, or if the process has
     /// closed the socket.
     pub(crate) fn pace(&self) -> Option<u64> {
