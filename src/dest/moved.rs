@@ -2,7 +2,9 @@
 //! renamed or moved a file, the index has it under its old name.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -18,10 +20,10 @@ const FILES_MAX: usize = 1 << 18;
 /// Directories inside each other that are looked into.
 const DEPTH_MAX: usize = 64;
 
-/// Large files below some directories. Of several with the same size and time, one.
+/// Large files below some directories. Of several with the same size, time and name, one.
 #[derive(Default)]
 pub struct FilesByTime {
-    files: BTreeMap<(u64, Timestamp), (Arc<Dir>, Name)>,
+    files: BTreeMap<(u64, Timestamp, Vec<u8>), Arc<Dir>>,
 }
 
 impl FilesByTime {
@@ -66,8 +68,9 @@ impl FilesByTime {
             };
             match file_type(&stat) {
                 FileType::RegularFile if stat.st_size as u64 > SMALL_FILE_MAX => {
-                    let key = (stat.st_size as u64, Timestamp::mtime(&stat));
-                    self.files.entry(key).or_insert((dir, name));
+                    let name = name.as_bytes().to_vec();
+                    let key = (stat.st_size as u64, Timestamp::mtime(&stat), name);
+                    self.files.entry(key).or_insert(dir);
                 }
                 FileType::Directory if open.len() < DEPTH_MAX => {
                     if let Ok(child) = dir.child(&name) {
@@ -82,14 +85,24 @@ impl FilesByTime {
         true
     }
 
-    /// Opens the file with this size and time, if there is one and it can be read.
-    pub fn open(&self, size: u64, time: Timestamp) -> Option<File> {
-        let (dir, name) = self.files.get(&(size, time))?;
+    /// Opens a file with this size and time, if there is one and it can be read: if possible one with
+    /// this name, since many files may have the time at which they were unpacked.
+    pub fn open(&self, size: u64, time: Timestamp, name: &Name) -> Option<File> {
+        let (name, dir) = self.find(size, time, name)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = File::from(dir.open(name.as_os_str(), flags, Mode::empty()).ok()?);
+        let file = File::from(dir.open(name, flags, Mode::empty()).ok()?);
         let stat = fstat(&file).ok()?;
         let is_it = file_type(&stat) == FileType::RegularFile && stat.st_size as u64 == size;
         is_it.then_some(file)
+    }
+
+    fn find(&self, size: u64, time: Timestamp, name: &Name) -> Option<(&OsStr, &Arc<Dir>)> {
+        let alike = |name: &[u8]| self.files.range((size, time, name.to_vec())..).next();
+        let [same, first] = [name.as_bytes(), b""].map(alike);
+        let same = same.filter(|((.., found), _)| found == name.as_bytes());
+        let ((found_size, found_time, found), dir) = same.or(first)?;
+        let is_alike = (*found_size, *found_time) == (size, time);
+        is_alike.then(|| (OsStr::from_bytes(found), dir))
     }
 }
 
@@ -97,6 +110,7 @@ impl FilesByTime {
 mod tests {
     use std::cell::Cell;
     use std::fs;
+    use std::io::Read;
 
     use super::*;
 
@@ -120,5 +134,35 @@ mod tests {
         let is_over = || looks.replace(looks.get() + 1) >= 9;
         let found = FilesByTime::read(&tops, is_over);
         assert_eq!((found.files.len(), looks.get()), (1, 10));
+    }
+
+    #[test]
+    fn of_files_with_one_size_and_time_the_one_with_the_same_name_is_found() {
+        let temp = tempfile::tempdir().expect("make it");
+        let times = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+        for (nth, path) in ["a/1", "b/2", "c/3"].into_iter().enumerate() {
+            let path = temp.path().join(path);
+            fs::create_dir(path.parent().expect("it has one")).expect("make it");
+            let content = vec![nth as u8; SMALL_FILE_MAX as usize + 1];
+            fs::write(&path, content).expect("write");
+            let file = File::options().write(true).open(&path).expect("open it");
+            file.set_times(times).expect("set its times");
+        }
+        let top = Dir::root(temp.path(), &Arc::default()).expect("open it");
+        let found = FilesByTime::read(&[top], || false);
+        let first_byte = |size: u64, s: i64, name: &str| {
+            let name = Name::try_from(name.as_bytes().to_vec()).expect("a name");
+            let mut byte = [9];
+            let mut file = found.open(size, Timestamp { s, ns: 0 }, &name)?;
+            file.read_exact(&mut byte).expect("read");
+            Some(byte[0])
+        };
+        let size = SMALL_FILE_MAX + 1;
+        for (nth, name) in (0..).zip(["1", "2", "3"]) {
+            assert_eq!(first_byte(size, 0, name), Some(nth));
+        }
+        assert_eq!(first_byte(size, 0, "new"), Some(0));
+        assert_eq!(first_byte(size, 1, "1"), None);
+        assert_eq!(first_byte(size - 1, 0, "1"), None);
     }
 }

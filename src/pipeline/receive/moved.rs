@@ -68,7 +68,8 @@ impl MovedFiles {
         let roots = self.roots.get()?;
         let search = self.search.get_or_init(|| self.begin(roots, context));
         let until = search.began + patience(entry.size, search.began.elapsed());
-        search.files(until)?.open(entry.size, entry.mtime)
+        let files = search.files(until)?;
+        files.open(entry.size, entry.mtime, &entry.name)
     }
 
     fn begin(&self, roots: &[Arc<Dir>], context: &Arc<Context>) -> Arc<MovedSearch> {
