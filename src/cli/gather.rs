@@ -89,9 +89,9 @@ fn by_host(sources: &[Operand]) -> Vec<Vec<Operand>> {
 pub(super) fn groups(request: &Request) -> Vec<Request> {
     let hosts = by_host(&request.sources);
     let is_beside = hosts.len() > 1;
-    let group = |sources| {
+    let group = |sources: Vec<Operand>| {
         let mut group = Request {
-            sources,
+            sources: sources.into(),
             ..request.clone()
         };
         group.options.is_beside = is_beside;

@@ -57,7 +57,7 @@ pub(super) fn request(
         lists,
     )?;
     Ok(Request {
-        sources,
+        sources: sources.into(),
         dest,
         also: Vec::new(),
         options: CopyOptions {

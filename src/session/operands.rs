@@ -36,7 +36,8 @@ const COUNT_PATIENCE: Duration = Duration::from_millis(50);
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
 pub struct Expanded {
-    named: Vec<NamedSource>,
+    /// Three parts of a copy have this list.
+    named: Vec<Arc<NamedSource>>,
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.
     pipe: Option<PipeOrigin>,
@@ -76,7 +77,7 @@ impl Expanded {
         self.lacks_some |= has_failed;
         self.typed += 1;
         self.operands.extend(named.iter().map(|_| operand as u32));
-        self.named.extend(named);
+        self.named.extend(named.into_iter().map(Arc::new));
     }
 
     /// Adds the parts of the only source that go to separate places.
@@ -102,7 +103,7 @@ impl Expanded {
         };
         let (found, parts) = source::find_parts(source, maps, lookup)?;
         self.operands.extend((1..).take(found.len()));
-        self.named.extend(found);
+        self.named.extend(found.into_iter().map(Arc::new));
         self.parts = Arc::new(parts);
         Ok(())
     }
@@ -130,7 +131,7 @@ impl Expanded {
             // Nothing is made if nothing is listed.
             operands: vec![0; usize::from(!listed.list.is_empty())],
             named: (!listed.list.is_empty())
-                .then_some(source)
+                .then(|| Arc::new(source))
                 .into_iter()
                 .collect(),
             typed: 1,
@@ -245,7 +246,7 @@ impl Expanded {
             )));
         }
         let operands = self.named.iter().zip(&self.operands).enumerate();
-        let root = |(n, (named, operand)): (usize, (&NamedSource, &u32))| {
+        let root = |(n, (named, operand)): (usize, (&Arc<NamedSource>, &u32))| {
             named.to_root(source::root_id(n), *operand)
         };
         Ok(operands.map(root).collect())

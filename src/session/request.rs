@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::algorithms::Compress;
@@ -55,8 +56,8 @@ pub enum EndKind {
 /// A copy, checked. A session takes sources on one host; the command line may have several.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// At least one.
-    pub sources: Vec<Operand>,
+    /// At least one. Shared, since there may be 130,000.
+    pub sources: Arc<Vec<Operand>>,
     pub dest: Operand,
     /// Further destinations of the same sources, at most `HOSTS_MAX` in total. Empty unless the
     /// sources are on this machine.
@@ -152,14 +153,14 @@ impl Request {
 
     /// True if a command runs on another host.
     pub fn has_far_command(&self) -> bool {
-        let mut operands = std::iter::once(&self.dest).chain(&self.sources);
+        let mut operands = std::iter::once(&self.dest).chain(self.sources.iter());
         operands.any(|operand| operand.what == EndKind::Command && operand.host.is_some())
     }
 
     /// A copy with default settings; any host in it is this machine under another name.
     pub fn local(sources: Vec<Operand>, dest: Operand, options: CopyOptions) -> Request {
         Request {
-            sources,
+            sources: Arc::new(sources),
             dest,
             also: Vec::new(),
             options,
@@ -363,7 +364,7 @@ impl Request {
 
     /// The host at one of the ends; None if both are on this machine.
     pub fn host(&self) -> Option<&Host> {
-        let operands = std::iter::once(&self.dest).chain(&self.sources);
+        let operands = std::iter::once(&self.dest).chain(self.sources.iter());
         operands.filter_map(|operand| operand.host.as_ref()).next()
     }
 }

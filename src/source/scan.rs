@@ -19,8 +19,8 @@ const PROGRESS_EVERY: u64 = 1000;
 
 /// Counts everything below `roots`. Errors are left to the walk that copies. `goes_on` gets the
 /// totals so far; if it returns false, the count ends without a result.
-pub fn scan(
-    roots: &[NamedSource],
+pub fn scan<R: Clone + Into<Arc<NamedSource>>>(
+    roots: &[R],
     options: &WalkOptions,
     goes_on: &mut dyn FnMut(&Totals) -> bool,
 ) -> Option<Totals> {

@@ -74,12 +74,13 @@ impl Probe {
     /// place there to write to if its path is not empty. `--compress` stays unchanged.
     pub fn of(mut request: Request, dest: Operand, sample: Option<PathBuf>) -> Probe {
         let (typed, path) = (SOURCE.into(), SOURCE.into());
-        request.sources = vec![Operand {
+        let source = Operand {
             typed,
             host: None,
             what: EndKind::Path,
             path,
-        }];
+        };
+        request.sources = vec![source].into();
         request.dest = Operand {
             what: EndKind::Nothing,
             ..dest

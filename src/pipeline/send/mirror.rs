@@ -55,7 +55,7 @@ struct MirrorRoot {
 
 impl MirrorRoots {
     pub(super) fn new(
-        named: Vec<NamedSource>,
+        named: Vec<Arc<NamedSource>>,
         may_lack_names: bool,
         ways: Option<Arc<FileList>>,
     ) -> MirrorRoots {
@@ -69,8 +69,8 @@ impl MirrorRoots {
             }
         }
         let roots = named.into_iter().map(|root| MirrorRoot {
-            name: (root.part.is_some() || !root.contents).then_some(root.name),
-            part: root.part,
+            name: (root.part.is_some() || !root.contents).then(|| root.name.clone()),
+            part: root.part.clone(),
             dir: None,
         });
         MirrorRoots {

@@ -159,7 +159,12 @@ pub struct WalkOptions {
 }
 
 impl Walk {
-    pub fn new(roots: Vec<NamedSource>, options: WalkOptions, handles: Arc<Handles>) -> Walk {
+    pub fn new<R: Into<Arc<NamedSource>>>(
+        roots: Vec<R>,
+        options: WalkOptions,
+        handles: Arc<Handles>,
+    ) -> Walk {
+        let roots: Vec<_> = roots.into_iter().map(Into::into).collect();
         Walk {
             numbers: EntryNumbers::from(root_id(roots.len())),
             // A listed name may lead through a link.
@@ -207,7 +212,7 @@ impl Walk {
     }
 
     /// Each named thing that the walk has not reached.
-    pub fn roots(&self) -> Vec<NamedSource> {
+    pub fn roots(&self) -> Vec<Arc<NamedSource>> {
         self.roots.rest()
     }
 
@@ -239,7 +244,7 @@ impl Walk {
             }
         } else if let Some((id, root)) = self.roots.next() {
             if let Err(cause) = self.root(id, &root) {
-                self.fail_io(root.path, "cannot open", cause);
+                self.fail_io(root.path.clone(), "cannot open", cause);
             }
         } else if let Some(entering) = self.entering.take() {
             self.enter(entering);

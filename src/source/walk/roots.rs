@@ -17,14 +17,14 @@ pub fn root_id(nth: usize) -> EntryId {
 }
 
 pub(super) struct WalkRoots {
-    rest: Enumerate<IntoIter<NamedSource>>,
+    rest: Enumerate<IntoIter<Arc<NamedSource>>>,
     are_confined: bool,
     /// The directory of the last named file, because most operands share it.
     last_parent: Option<(PathBuf, Arc<Dir>)>,
 }
 
 impl WalkRoots {
-    pub(super) fn new(roots: Vec<NamedSource>) -> WalkRoots {
+    pub(super) fn new(roots: Vec<Arc<NamedSource>>) -> WalkRoots {
         WalkRoots {
             are_confined: roots.iter().any(|root| root.confine.is_some()),
             rest: roots.into_iter().enumerate(),
@@ -41,11 +41,11 @@ impl WalkRoots {
         self.rest.len()
     }
 
-    pub(super) fn rest(&self) -> Vec<NamedSource> {
+    pub(super) fn rest(&self) -> Vec<Arc<NamedSource>> {
         self.rest.clone().map(|(_, root)| root).collect()
     }
 
-    pub(super) fn next(&mut self) -> Option<(EntryId, NamedSource)> {
+    pub(super) fn next(&mut self) -> Option<(EntryId, Arc<NamedSource>)> {
         let (nth, root) = self.rest.next()?;
         Some((root_id(nth), root))
     }
