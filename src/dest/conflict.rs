@@ -1,7 +1,6 @@
 //! Conflicts that are refused before the first byte: two sources in one place, a source onto or
 //! into itself, a directory that takes no new names, a file in /dev.
 
-use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -22,20 +21,25 @@ const DEPTH_MAX: usize = 4096;
 
 /// Refuses two sources that would land in one place.
 pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<()> {
-    let mut seen = HashMap::new();
-    for (source, target) in sources.iter().zip(resolved) {
-        if let Some(first) = seen.insert(target.key(source), source) {
-            let message = format!(
-                "{} and {} would get the same name; copy them to different names, or one after the \
-                 other without --delete, or leave out the slash at the end of a directory, which \
-                 then keeps its name",
-                first.shown(),
-                source.shown()
-            );
-            return Err(Error::new(Kind::Usage, Side::Dest, message).at(target.path(source)));
-        }
-    }
-    Ok(())
+    // There may be 130,000, so a table with their keys would take much memory.
+    let key = |nth: u32| resolved[nth as usize].key(&sources[nth as usize]);
+    let mut order: Vec<u32> = (0..resolved.len() as u32).collect();
+    order.sort_by(|a, b| key(*a).cmp(&key(*b)));
+    let same = order.windows(2).map(|pair| (pair[1], pair[0]));
+    let same = same.filter(|(second, first)| key(*second) == key(*first));
+    let Some((second, first)) = same.min() else {
+        return Ok(());
+    };
+    let [first, source] = [first, second].map(|nth| &sources[nth as usize]);
+    let message = format!(
+        "{} and {} would get the same name; copy them to different names, or one after the other \
+         without --delete, or leave out the slash at the end of a directory, which then keeps its \
+         name",
+        first.shown(),
+        source.shown()
+    );
+    let path = resolved[second as usize].path(source);
+    Err(Error::new(Kind::Usage, Side::Dest, message).at(path))
 }
 
 /// Refuses a file onto itself, and a directory onto or into itself.

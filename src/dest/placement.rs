@@ -26,6 +26,9 @@ pub(super) struct ExistingPlace<'a> {
     pub reach: Reach<'a>,
 }
 
+/// Device and inode of a directory, a name in it, and a name in that directory; empty without one.
+type PlaceKey<'a> = (Option<(u64, u64)>, &'a [u8], &'a [u8]);
+
 /// A target whose directory may have to be made first.
 pub(super) struct Resolved {
     pub landing: Landing,
@@ -213,19 +216,19 @@ impl Resolved {
     }
 
     /// Two roots with the same key would land in one place.
-    pub(super) fn key<'a>(&'a self, source: &'a Source) -> (Option<(u64, u64)>, Vec<&'a [u8]>) {
+    pub(super) fn key<'a>(&'a self, source: &'a Source) -> PlaceKey<'a> {
         match (&self.landing, self.existing) {
-            (_, Some((identity, true))) => (Some(identity), vec![]),
+            (_, Some((identity, true))) => (Some(identity), b"", b""),
             (Landing::Name(slot), _) => {
-                let mut names = vec![slot.name.as_bytes()];
-                if self.within {
-                    names.push(source.root.name.as_bytes());
-                }
-                (Some(slot.dir.identity()), names)
+                let within: &[u8] = match self.within {
+                    true => source.root.name.as_bytes(),
+                    false => b"",
+                };
+                (Some(slot.dir.identity()), slot.name.as_bytes(), within)
             }
-            (Landing::Directory(dir), _) => (Some(dir.identity()), vec![]),
-            (Landing::Missing(path), _) => (None, vec![path.as_os_str().as_bytes()]),
-            (Landing::Exit(_), existing) => (existing.map(|(identity, _)| identity), vec![]),
+            (Landing::Directory(dir), _) => (Some(dir.identity()), b"", b""),
+            (Landing::Missing(path), _) => (None, path.as_os_str().as_bytes(), b""),
+            (Landing::Exit(_), existing) => (existing.map(|(identity, _)| identity), b"", b""),
         }
     }
 

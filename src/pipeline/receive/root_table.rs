@@ -1,6 +1,6 @@
 //! The roots of a copy, with the place for each of them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,16 +12,20 @@ use crate::manifest::{Entry, EntryId, EntryKind, Name, Root};
 /// The names of roots beside the contents of another root. True for a directory.
 type RootNames = HashMap<Name, bool>;
 
+/// A root by its entry number.
 struct TableRoot {
-    /// Its index, from 0.
-    number: usize,
-    target: RootTarget,
+    id: EntryId,
+    /// Its index in `RootTable::targets`.
+    number: u32,
     is_directory: bool,
 }
 
 #[derive(Default)]
 pub struct RootTable {
-    roots: BTreeMap<EntryId, TableRoot>,
+    /// In order of their entry numbers.
+    roots: Vec<TableRoot>,
+    /// In order of the operands.
+    targets: Vec<RootTarget>,
     /// By the root whose contents go into the same directory.
     beside: HashMap<EntryId, RootNames>,
     /// Directories among these roots.
@@ -34,17 +38,16 @@ impl RootTable {
     pub fn set(&mut self, roots: &[Root], targets: Vec<RootTarget>) {
         self.beside = names_beside(roots, &targets);
         self.merging = merging(roots, &self.beside);
-        let named = roots.iter().zip(targets).enumerate();
-        self.roots = named
-            .map(|(number, (root, target))| {
-                let named = TableRoot {
-                    number,
-                    target,
-                    is_directory: root.is_directory,
-                };
-                (root.id, named)
-            })
-            .collect();
+        let numbered = (0..).zip(roots).take(targets.len());
+        let numbered = numbered.map(|(number, root)| TableRoot {
+            id: root.id,
+            number,
+            is_directory: root.is_directory,
+        });
+        self.roots = numbered.collect();
+        self.roots.sort_by_key(|root| root.id);
+        self.roots.dedup_by_key(|root| root.id);
+        self.targets = targets;
         self.is_set = true;
     }
 
@@ -56,10 +59,19 @@ impl RootTable {
         self.roots.len()
     }
 
+    fn get(&self, id: EntryId) -> Option<&TableRoot> {
+        let found = self.roots.binary_search_by_key(&id, |root| root.id);
+        found.ok().map(|at| &self.roots[at])
+    }
+
+    fn target(&self, root: &TableRoot) -> &RootTarget {
+        &self.targets[root.number as usize]
+    }
+
     /// False if a root differs from its announcement. The user may not expect that: a directory
     /// instead of a file, or a symbolic link although the named links are followed.
     pub fn fits(&self, entry: &Entry) -> bool {
-        let Some(root) = self.roots.get(&entry.id) else {
+        let Some(root) = self.get(entry.id) else {
             return true;
         };
         match entry.kind {
@@ -71,8 +83,8 @@ impl RootTable {
 
     /// The index of a root, from 0, and its place.
     pub(super) fn find(&self, id: EntryId) -> Option<(usize, &Landing)> {
-        let root = self.roots.get(&id)?;
-        Some((root.number, &root.target.landing))
+        let root = self.get(id)?;
+        Some((root.number as usize, &self.target(root).landing))
     }
 
     /// The names of other roots in the directory that gets the contents of `parent`. None if that is
@@ -95,22 +107,23 @@ impl RootTable {
 
     /// The place of a root in earlier copies.
     pub(super) fn earlier(&self, id: EntryId) -> EarlierPlace {
-        let root = self.roots.get(&id);
-        root.map_or_else(EarlierPlace::default, |root| root.target.earlier.clone())
+        let root = self.get(id).map(|root| self.target(root));
+        root.map_or_else(EarlierPlace::default, |target| target.earlier.clone())
     }
 
     /// True if the entries up to `last` include all roots.
     pub(super) fn are_within(&self, last: EntryId) -> bool {
-        self.roots.keys().next_back().is_none_or(|&id| id <= last)
+        self.roots.last().is_none_or(|root| root.id <= last)
     }
 
     pub(super) fn has_one_in(&self, range: &Range<EntryId>) -> bool {
-        range.start < range.end && self.roots.range(range.clone()).next().is_some()
+        let next = self.roots.partition_point(|root| root.id < range.start);
+        self.roots.get(next).is_some_and(|root| root.id < range.end)
     }
 
     /// True if a root's contents go directly into this directory.
     pub fn is_landing(&self, dir: &Dir) -> bool {
-        let mut landings = self.roots.values().map(|named| &named.target.landing);
+        let mut landings = self.targets.iter().map(|target| &target.landing);
         // A directory with a name may contain the journal if its parent allows no new file.
         landings.any(|landing| match landing {
             Landing::Directory(landing) => landing.identity() == dir.identity(),

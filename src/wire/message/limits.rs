@@ -1,6 +1,6 @@
 //! Limits on the contents of messages, besides the length of their bodies.
 
-/// Operands of one copy. The receiver's tables take some 400 bytes each, about 50 MB in all.
+/// Operands of one copy. The receiver takes some 400 bytes for each, about 50 MB in all.
 pub const ROOTS_MAX: usize = 1 << 17;
 
 /// Spans in one list of an acknowledgement, and in the list of unused entry numbers.
