@@ -91,6 +91,8 @@ enum RelayStep {
 pub struct Exchange<'a> {
     request: &'a Request,
     client: &'a ClientContext,
+    /// The sender has announced its roots, which take the most memory of all messages.
+    has_roots: Cell<bool>,
     /// The sender has reported a failure.
     told: Cell<bool>,
     heard: RefCell<Counts>,
@@ -110,6 +112,7 @@ impl<'a> Exchange<'a> {
             hearts,
             request,
             client,
+            has_roots: Cell::new(false),
             told: Cell::new(false),
             heard: RefCell::default(),
             account: watch::Sender::default(),
@@ -163,6 +166,9 @@ impl<'a> Exchange<'a> {
 
     fn of_sender(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
+            Message::Roots(_) | Message::Uncounted(_) if self.has_roots.replace(true) => {
+                RelayStep::OutOfPlace
+            }
             Message::Roots(roots) => {
                 self.take_roots(&roots.roots)?;
                 self.client.progress.set_totals(roots.totals);

@@ -142,7 +142,6 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
 #[test]
 fn a_sender_passes_on_nothing_that_was_not_asked_for() {
     let (request, (client, _)) = (request(), client());
-    let exchange = Exchange::new(&request, &client, &[]);
     for (name, is_asked_for) in [("a", true), (".bashrc", false)] {
         let root = Root {
             id: 1,
@@ -159,8 +158,12 @@ fn a_sender_passes_on_nothing_that_was_not_asked_for() {
         });
         let totals = Totals::default();
         for message in [uncounted, Message::Roots(Roots { roots, totals })] {
-            let said = exchange.of_sender(message);
+            let exchange = Exchange::new(&request, &client, &[]);
+            let said = exchange.of_sender(message.clone());
             assert_eq!(said.is_ok(), is_asked_for, "{name}");
+            // Nor does it say them again and again.
+            let again = exchange.of_sender(message);
+            assert!(matches!(again, Ok(RelayStep::OutOfPlace)), "{name}");
         }
     }
 }
