@@ -56,6 +56,10 @@ enum Flow {
     ToClient,
 }
 
+/// How long a connection without a fault waits for the faults of the others: a copy takes one that is
+/// silent for longer for a lost one.
+const FAULTS_FIRST: Duration = Duration::from_secs(2);
+
 struct Proxy {
     listener: TcpListener,
     server: u16,
@@ -192,13 +196,10 @@ impl Proxy {
             ] {
                 let from = from.try_clone().expect("another handle");
                 let to = to.try_clone().expect("another handle");
-                let fault = if flow == self.flow {
-                    fault
-                } else {
-                    Fault::None
-                };
+                let has_data = flow == self.flow;
+                let fault = if has_data { fault } else { Fault::None };
                 let proxy = self.clone();
-                std::thread::spawn(move || proxy.pass(from, to, fault));
+                std::thread::spawn(move || proxy.pass(from, to, fault, has_data));
             }
         }
     }
@@ -225,13 +226,30 @@ impl Proxy {
         }
     }
 
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream, fault: Fault) {
+    /// A busy machine may hold up a connection with a fault, and the others would then carry the whole
+    /// copy.
+    fn wait_for_faults(&self, until: Instant) {
+        let faults = self.faults.iter().filter(|fault| **fault != Fault::None);
+        let faults = faults.count();
+        while self.struck.load(SeqCst) < faults && Instant::now() < until && !self.over.load(SeqCst)
+        {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream, fault: Fault, has_data: bool) {
         if fault == Fault::Late {
             return self.pass_late(from, to);
         }
         let mut block = [0; 16 << 10];
         let mut passed = 0;
+        let mut waits_until = None;
         while let Ok(len @ 1..) = from.read(&mut block) {
+            // The opening, or its answer, does not wait.
+            if has_data && fault == Fault::None && passed > 0 {
+                let until = || Instant::now() + FAULTS_FIRST;
+                self.wait_for_faults(*waits_until.get_or_insert_with(until));
+            }
             let bytes = &mut block[..len];
             match fault {
                 Fault::Reset(at) | Fault::Close(at) if at < passed + len => {
