@@ -305,10 +305,13 @@ fn interrupted(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) {
     kill_receiver(case, run);
 }
 
-/// Runs the copy again to its end; returns the bytes sent over the wire.
+/// Runs the copy again to its end; returns the bytes sent over the wire. On several streams a late
+/// chunk is sent again.
 #[track_caller]
 fn again(case: &Case, from: impl Into<PathBuf>, to: impl Into<PathBuf>) -> usize {
-    let done: Done = copy(case, &["--summary", "--compress", "none"], from, to).run();
+    let flags = ["--summary", "--compress", "none"];
+    let flags = [&flags[..], &["--streams=1", "--route=direct"]].concat();
+    let done: Done = copy(case, &flags, from, to).run();
     done.succeeds();
     assert_eq!(states(case), [""; 0].map(PathBuf::from));
     done.wire_bytes()

@@ -67,10 +67,11 @@ fn partial(case: &Case) -> File {
     file.expect("open the partial")
 }
 
-/// Runs the copy again to its end.
+/// Runs the copy again to its end. On several streams a late chunk is sent again.
 #[track_caller]
 fn again(case: &Case, flags: &[&str]) -> Done {
-    let all = [&["--summary", "--compress", "none"], flags].concat();
+    let all = ["--summary", "--compress", "none"];
+    let all = [&all[..], &["--streams=1", "--route=direct"], flags].concat();
     let done = case.copy(&all, "a", "b");
     done.succeeds();
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
@@ -304,6 +305,8 @@ fn what_cannot_be_read_again_is_sent_again(case: &Case) {
     let inject = Inject::new().fail("pread64", Errno::IO);
     let inject = inject.on("*.part").after(1).times(2);
     let run = case.copying(&["--summary", "--compress", "none"], "a", "b");
+    // On several streams a late chunk is sent again.
+    let run = run.args(["--streams=1", "--route=direct"]);
     let done = run.inject(&inject).run();
     done.succeeds()
         .says("damaged at the destination and sent again");
