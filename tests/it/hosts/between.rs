@@ -94,7 +94,8 @@ fn each_route_carries_a_copy_alone(case: &Case) {
         goes(&done, told);
         assert_same(case.src.path("a"), case.dst.path(route), Also::Nothing);
     }
-    let done = case.copy(&["--no-encrypt", "--summary"], "a", "tagged");
+    let flags = ["--no-encrypt", "--summary", "--route=direct"];
+    let done = case.copy(&flags, "a", "tagged");
     done.succeeds().says("--no-encrypt");
     goes(&done, "direct");
 }

@@ -125,6 +125,7 @@ fn what_was_forced_is_not_changed(case: &Case) {
     let words = [
         "--compress=gzip:1",
         "--streams=3",
+        "--route=direct",
         "-l16000",
         "-v",
         "--json",

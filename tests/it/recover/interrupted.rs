@@ -32,10 +32,12 @@ fn copy_under_way(case: &Case) -> Running {
         case.src.sparse("a", SIZE, &pieces);
         case.copying(&["--threads", "1"], "a", "there").start()
     } else {
-        // Little memory, so that most of the source is unread.
+        // Little memory, so that most of the source is unread. Without further logins, which are ssh
+        // processes too.
         case.src.file("a", noise(1, 40 * MIB));
         let slow = ["-l", "32000", "--memory", "16Mi", "--retries", "0"];
-        case.copying(&slow, "a", "there").start()
+        let run = case.copying(&slow, "a", "there").arg("--route=direct");
+        run.start()
     };
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
@@ -123,7 +125,7 @@ fn a_killed_ssh_leaves_what_was_there(case: &Case) {
     let run = copy_under_way(case);
     let ssh = procs::marked(case.mark())
         .into_iter()
-        .find(|process| process.line.starts_with("ssh "))
+        .find(procs::Process::is_ssh)
         .expect("ssh runs");
     ssh.kill();
     run.wait().exits(5).never_says("panicked");

@@ -39,9 +39,12 @@ ways! { push => a_server_that_does_not_want_to_start_again_is_quoted }
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
+/// Without further logins, which on a busy machine might be tried and are ssh processes too.
+const DIRECT: &str = "--route=direct";
+
 /// Starts a copy of `a` and waits for its first content.
 fn under_way(case: &Case, flags: &[&str]) -> Running {
-    slow::started(case, 40 * MIB, flags)
+    slow::started(case, 40 * MIB, &[&[DIRECT], flags].concat())
 }
 
 /// One login to each host.
@@ -51,12 +54,8 @@ fn logins_of_a_session(case: &Case) -> usize {
 
 fn ssh_of(case: &Case) -> Process {
     until("ssh runs", || {
-        procs::marked(case.mark()).into_iter().find(is_ssh)
+        procs::marked(case.mark()).into_iter().find(Process::is_ssh)
     })
-}
-
-fn is_ssh(process: &Process) -> bool {
-    process.line.starts_with("ssh ")
 }
 
 /// How many times the client reported a lost connection.
@@ -103,7 +102,7 @@ fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
     for flags in [&[][..], &["--no-resume"]] {
         case.src.file("a", noise(1, 40 * MIB));
         let slow = ["--memory", "16Mi", "--summary", "--compress", "none"];
-        let run = case.copying(&slow, "a", "a").args(flags);
+        let run = case.copying(&slow, "a", "a").arg(DIRECT).args(flags);
         let run = run.arg(held_back(case, "4M")).start();
         until("more than half is there", || {
             (case.dst.partial_bytes() > 24 << 20).then_some(())
@@ -159,14 +158,14 @@ fn connections_may_be_lost_again_and_again(case: &Case) {
     let rate = case.scratch.file("rate", "4M");
     let limit = format!("--bwlimit=@{}", rate.display());
     let run = case
-        .copying(&["--summary", "--memory=16Mi", &limit], "a", "a")
+        .copying(&["--summary", "--memory=16Mi", &limit, DIRECT], "a", "a")
         .start();
     let mut peaks = Vec::new();
     let mut former: Vec<Pid> = Vec::new();
     for _ in 1..=5 {
         let logins = || -> Vec<Process> {
             let processes = procs::marked(case.mark()).into_iter();
-            processes.filter(is_ssh).collect()
+            processes.filter(Process::is_ssh).collect()
         };
         until("it logs in", || {
             let logins = logins();
@@ -211,7 +210,8 @@ fn a_tree_completes_after_a_lost_connection(case: &Case) {
     case.dst.dir("tree/blocked");
     rustix::fs::mkfifoat(rustix::fs::CWD, case.src.path("tree/fifo"), 0o600.into())
         .expect("make a FIFO");
-    let run = case.copying(&["-r"], "tree/", "tree").args(SLOW).start();
+    let run = case.copying(&["-r", DIRECT], "tree/", "tree");
+    let run = run.args(SLOW).start();
     until("the copy is under way", || {
         let into = Dir(case.dst.path("tree"));
         (into.partial_bytes() > 6 << 20).then_some(())
@@ -236,7 +236,7 @@ fn of_several_only_what_is_read_once_fails_with_the_connection(case: &Case) {
         .file("version", std::fs::read("/proc/version").expect("read"));
     let fifo = case.scratch.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
-    let run = case.fastcp().args(SLOW).arg(case.src("a"));
+    let run = case.fastcp().args(SLOW).arg(DIRECT).arg(case.src("a"));
     let run = run.args([case.from(&fifo), case.from("/proc/version")]);
     let run = run.arg(case.dst("")).start();
     // The FIFO's reader ends with the connection, and no other writer opens the FIFO.
@@ -270,6 +270,7 @@ fn what_is_read_once_and_in_place_outlives_the_connection(case: &Case) {
         let run = case
             .fastcp()
             .args(SLOW)
+            .arg(DIRECT)
             .args([case.from(&fifo), case.src("a")]);
         let run = match digests {
             true => run.arg("--digests").arg(&list),
@@ -318,10 +319,7 @@ fn a_copy_that_slept_longer_than_the_server_waits_completes(case: &Case) {
 fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
     let ssh = SshOnce::new(case, "no way in");
     let program = ssh.program();
-    // Direct connections need no logins, so only control logins count.
-    let route = ["--route", "direct"];
     let flags = ["-S", &program, "--retries", "2", "-oBatchMode=no"];
-    let flags = [&flags[..], &route].concat();
     let run = under_way(case, &flags);
     case.servers().pop().expect("a server runs").kill();
     let done = run.wait();
@@ -349,10 +347,7 @@ fn spent_retries_are_told_with_cause_and_last_login(case: &Case) {
 fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
     let ssh = SshOnce::ending(case, "fastcp: only 9 files may be open at once", 4);
     let program = ssh.program();
-    let run = under_way(
-        case,
-        &["-S", &program, "--retries", "1", "--route", "direct"],
-    );
+    let run = under_way(case, &["-S", &program, "--retries", "1"]);
     case.servers().pop().expect("a server runs").kill();
     let done = run.wait();
     let why = "far: fastcp cannot run there: only 9 files may be open at once";
@@ -395,7 +390,7 @@ fn a_login_again_never_asks(case: &Case) {
     let terminal = Terminal::open(80, 24);
     let run = case
         .copying(
-            &["-l", "16000", "--memory", "16Mi", "--retries", "1"],
+            &["-l", "16000", "--memory", "16Mi", "--retries", "1", DIRECT],
             "a",
             "a",
         )

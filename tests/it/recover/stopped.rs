@@ -29,7 +29,8 @@ fn under_way(case: &Case, flags: &[&str]) -> Running {
 
 fn started(case: &Case, size: usize, flags: &[&str]) -> Running {
     case.src.file("a", noise(1, size));
-    let slow = ["--memory", "16Mi", "--streams", "2"];
+    // Without further logins, which are ssh processes too.
+    let slow = ["--memory", "16Mi", "--streams", "2", "--route=direct"];
     let run = case.copying(&[&slow, flags].concat(), "a", "a").start();
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
@@ -116,7 +117,7 @@ fn a_stopped_ssh_ends_both_ends(case: &Case) {
     let server = server(case);
     let ssh = procs::marked(case.mark())
         .into_iter()
-        .find(|process| process.line.starts_with("ssh "))
+        .find(Process::is_ssh)
         .expect("ssh runs");
     stop(ssh.pid);
     run.wait().exits(5).says("nothing was heard from");

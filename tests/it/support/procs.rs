@@ -139,6 +139,11 @@ impl Process {
         }
     }
 
+    /// It is an ssh that logs in; others only read the configuration.
+    pub(crate) fn is_ssh(&self) -> bool {
+        self.line.starts_with("ssh ") && !self.line.starts_with("ssh -G")
+    }
+
     /// It has ended, whether or not its parent has reaped it.
     pub(crate) fn is_over(&self) -> bool {
         self.ends_within(Duration::ZERO)
