@@ -318,10 +318,11 @@ fn a_server_without_a_client_ends_although_its_disk_hangs(case: &Case) {
     case.sweep();
 }
 
-/// Starts a shell with job control on a terminal. Its `script` starts the copy as `"$@"`.
+/// Starts a shell with job control on a terminal. Its `script` starts the copy as `"$@"`, which is
+/// held back.
 fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
     case.src.file("a", noise(1, 40 * MIB));
-    case.copying(&SLOW, "a", "a")
+    case.copying(&["--memory", "16Mi", &held_back(case, "3M")], "a", "a")
         .under(["sh", "-m", "-c", script, "sh"])
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave())
@@ -381,6 +382,7 @@ fn bars_are_drawn_only_in_the_foreground(case: &Case) {
     until("a bar is drawn", || {
         is_drawn(&run.stdout.text()).then_some(())
     });
+    let_go(case);
     run.wait().succeeds();
 }
 
@@ -401,6 +403,7 @@ fn a_stopped_copy_goes_on_in_the_foreground(case: &Case) {
         let (_, after) = text.split_once("again")?;
         is_drawn(after).then_some(())
     });
+    let_go(case);
     run.wait().succeeds();
 }
 

@@ -89,7 +89,7 @@ fn a_file_that_changes_once_is_copied_as_it_is_then(case: &Case) {
 
 fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
     // Slow to the end: each reading must take longer than the pauses of the writer.
-    let run = copy_at(case, "-l64000");
+    let run = copy_at(case, "-l32000");
     let (pid, src) = (run.pid(), &case.src);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

@@ -10,6 +10,7 @@ use crate::support::disk::Mounted;
 use crate::support::inject::{self, Inject};
 use crate::support::loops::Loop;
 use crate::support::procs::until;
+use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
 const SIZE: usize = 12 * MIB;
@@ -465,13 +466,15 @@ fn a_source_that_becomes_empty_replaces_the_old_version(case: &Case) {
     case.dst.file("b", noise(1, SIZE));
     case.src.file("a", noise(2, SIZE));
     case.src.file("others/c", noise(3, MIB));
-    let all = [&SLOW[..], &["--no-whole-file", "-r"]].concat();
-    let run = case.copying(&all, "a", "b").start();
+    let all = ["--memory", "16Mi", "--compress", "none", "--no-whole-file"];
+    let run = case.copying(&all, "a", "b").arg("-r");
+    let run = run.arg(held_back(case, "1M")).start();
     until("some of it is there", || {
         (case.dst.partial_bytes() > MIB as u64).then_some(())
     });
     let file = File::options().write(true).open(case.src.path("a"));
     file.and_then(|file| file.set_len(0)).expect("truncate it");
+    let_go(case);
     run.wait().succeeds();
     assert_eq!(case.dst.read("b"), b"");
 }

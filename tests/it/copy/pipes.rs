@@ -324,7 +324,7 @@ fn no_child_inherits_a_descriptor(case: &Case) {
     ];
     let mut seen = BTreeSet::new();
     for copy in copies {
-        let run = copy.args(["-l", "40000"]).start();
+        let run = copy.args(["-l", "12000"]).start();
         while !procs::ended_within(run.pid(), Duration::from_millis(5)) {
             for process in procs::marked(case.mark()) {
                 let (leaks, all) = process.descriptors();

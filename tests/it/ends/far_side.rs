@@ -303,7 +303,7 @@ fn another_machine_gets_its_own_program(case: &Case) {
     // The additional logins that carry streams use it too.
     case.src.file("b", noise(1, 6 * MIB));
     let run = case.fastcp().args(["--route", "ssh", "--streams", "2"]);
-    let run = run.args(["-l", "12000", "--summary"]).arg(case.src("b"));
+    let run = run.args(["-l", "5000", "--summary"]).arg(case.src("b"));
     let done = run.arg(case.dst("b")).run();
     done.succeeds().never_says("installing").says(", ssh)");
     remove(case);

@@ -156,10 +156,10 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
             .fold(run, |run, host| run.arg("--also").arg(dst(host)))
     };
     // An interrupted copy leaves a partial `a`.
-    let cut = run(&HOSTS[1..2], &["-l", "16000", "--retries", "0"]).start();
+    let cut = run(&HOSTS[1..2], &["--retries", "0", &held_back(case, "1M")]).start();
     let two = Dir(case.dst.path("two"));
     until("something is there", || {
-        (two.partial_bytes() > 3 * MIB as u64).then_some(())
+        (two.partial_bytes() > 2 * MIB as u64).then_some(())
     });
     cut.signal_group(Signal::INT);
     cut.wait().exits(130);
@@ -287,7 +287,7 @@ fn a_host_that_stands_still_holds_nobody(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
     // A small cache, so that the other destinations soon reach the chunks that the stopped one
     // still needs.
-    let flags = ["-l", "160000", "--memory", "48Mi", "--timeout", "8s"];
+    let flags = ["-l", "80000", "--memory", "48Mi", "--timeout", "8s"];
     let flags = [&flags[..], &["--retries", "0", "--json"]].concat();
     let run = to_all(case, &flags, "a").start();
     until("something is there", || {
@@ -381,7 +381,7 @@ fn a_command_runs_on_each_host(case: &Case) {
 
 fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    let run = to_all(case, &["-l", "160000", "--json"], "a").start();
+    let run = to_all(case, &["-l", "80000", "--json"], "a").start();
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())
     });

@@ -11,6 +11,7 @@ use crate::support::host::Host;
 use crate::support::net::{At, Ip, Net, Wall};
 use crate::support::peer::root;
 use crate::support::routes::{self, goes};
+use crate::support::slow::{held_back, let_go};
 use crate::support::ssh_once::SshOnce;
 use crate::support::*;
 
@@ -88,7 +89,8 @@ fn a_login_refused_before_it_says_who_it_is_is_tried_again(case: &Case) {
 fn where_a_further_login_would_ask_the_first_carries_all(case: &Case) {
     let ssh = SshOnce::new(case, "me@far: Permission denied (publickey,password).");
     let program = ssh.program();
-    let done = arrives(case, &["--route", "ssh", "-S", &program, "-l", "32000"]);
+    // Slow enough that the further login comes in time on a busy machine.
+    let done = arrives(case, &["--route", "ssh", "-S", &program, "-l", "10000"]);
     goes(&done, "inside the ssh login");
     let logins = ssh.logins();
     assert_eq!(logins.len(), 2, "a refused key is not tried again: {done}");
@@ -113,14 +115,14 @@ fn further_logins_pass_a_jump_host_and_no_shared_connection(case: &Case) {
 
 fn an_ssh_stream_that_is_killed_is_logged_in_again(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
-    let flags = ["--route=ssh", "--streams=2", "-l40000", "--summary"];
+    let flags = ["--route=ssh", "--streams=2", "-l16000", "--summary"];
     let run = case.copying(&flags, "a", "a").start();
     let ssh = procs::until("streams are up", || {
         let mut all = procs::marked(case.mark());
         all.retain(|process| {
             process.line.starts_with("ssh ") && process.line.contains("BatchMode")
         });
-        (all.len() == 2 && case.dst.partial_bytes() > 8 << 20).then(|| all.remove(0))
+        (all.len() == 2 && case.dst.partial_bytes() > 4 << 20).then(|| all.remove(0))
     });
     ssh.kill();
     let done = run.wait();
@@ -159,7 +161,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("big", noise(1, 12 * MIB));
     tree.file("small", "small");
-    let flags = ["-r", "--nice", "--drop-cache", "-l", "24000"];
+    let flags = ["-r", "--nice", "--drop-cache", &held_back(case, "500K")];
     let run = case.copying(&flags, "tree/", "tree").apart().start();
     procs::until("both ends give way", || {
         let mut all = case.servers();
@@ -177,6 +179,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
         };
         (all.len() >= 2 && all.iter().all(is_idle)).then_some(())
     });
+    let_go(case);
     run.wait().succeeds();
     assert_same(&tree.0, case.dst.path("tree"), Also::Nothing);
 }
@@ -227,7 +230,7 @@ fn a_polite_copy_that_only_ssh_lets_through_is_warned_of_once() {
         assert_eq!(warns(&done), 1, "{done}");
         // Further logins fail, so the first login carries all data.
         let ssh = SshOnce::new(case, "me@far: Permission denied (publickey,password).");
-        let done = arrives(case, &["--polite", "-S", &ssh.program(), "-l", "16000"]);
+        let done = arrives(case, &["--polite", "-S", &ssh.program(), "-l", "10000"]);
         goes(&done, "inside the ssh login");
         assert_eq!(warns(&done), 1, "{done}");
     });
@@ -298,7 +301,7 @@ fn ports_that_are_open_are_used_and_when_all_are_taken_the_next_route_is() {
         arrives_by(case, "direct", &range);
 
         let _taken = net.within(At::Far, || std::net::TcpListener::bind("[::]:9001"));
-        let done = arrives(case, &["-v", "--ports", "9001", "-l", "32000"]);
+        let done = arrives(case, &["-v", "--ports", "9001", "-l", "10000"]);
         done.says("a port of 9001-9001")
             .says("route: direct failed")
             .says("further ssh logins");

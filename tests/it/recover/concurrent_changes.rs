@@ -35,7 +35,7 @@ fn tree_under_way(case: &Case) -> run::Running {
         let name = format!("{}/{number}", number / FILES);
         tree.file(name, noise(number, 30_000));
     }
-    let slow = ["-r", "-l", "32000", "--streams", "1", "--retries", "0"];
+    let slow = ["-r", "-l", "16000", "--streams", "1", "--retries", "0"];
     let run = case.copying(&slow, "tree", "").start();
     until("the directories and a first file are there", || {
         let dir = |number: u64| case.dst.path(format!("tree/{number}"));

@@ -225,7 +225,7 @@ fn slowly_without_powers(case: &Case) -> run::Running {
         under: powerless.join(" "),
         ..Login::default()
     });
-    let slow = ["-r", "-l", "32000", "--streams", "1"];
+    let slow = ["-r", "-l", "16000", "--streams", "1"];
     case.copying(&slow, "tree", "").under(powerless).start()
 }
 
