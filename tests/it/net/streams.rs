@@ -299,12 +299,14 @@ fn a_server_that_has_received_all_ends_by_itself(case: &Case) {
         case.copy(flags, "file", "there").succeeds();
         begun.elapsed()
     };
-    let as_usual = timed(&[]);
     let quoted = format!("'{}'", script.display());
-    let held = timed(&["--remote-path", &quoted]);
-    // Otherwise it waits 5 s for the end of its input.
-    assert!(
-        held < as_usual + Duration::from_secs(4),
-        "{held:?}, {as_usual:?}"
-    );
+    // Otherwise it waits 5 s for the end of its input. The machine may be busy, so there are a few
+    // tries.
+    let ends_by_itself = (0..5).any(|_| {
+        let as_usual = timed(&[]);
+        let held = timed(&["--remote-path", &quoted]);
+        eprintln!("{held:?}, {as_usual:?}");
+        held < as_usual + Duration::from_secs(4)
+    });
+    assert!(ends_by_itself, "five times late");
 }
