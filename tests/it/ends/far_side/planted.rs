@@ -3,7 +3,7 @@
 //! the other's start-up script. The test delays the script's system calls for that.
 
 use std::fs::File;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{chown, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -205,7 +205,7 @@ fn no_program_of_another_user_is_run_whatever_the_timing(case: &Case) {
              env -i PATH=/usr/bin:/bin HOME= /bin/sh -c \"$last\"\n",
         ),
     );
-    std::fs::set_permissions(&login, PermissionsExt::from_mode(0o755)).expect("set a mode");
+    case.scratch.mode("login", 0o755);
     let later_ms = LATER_MS.into_iter().find(|later_ms| {
         tmp.under_attack(*later_ms, |looks| {
             Run::new(&login, "/").arg(FOOLED).inject(looks).run();
