@@ -175,7 +175,8 @@ fn each_kind_of_change_has_the_code_of_rsync(case: &Case) {
     // Without -a times are not kept, so every file is sent again.
     let planned = both(case, &["-r"], "tree/sub/", "there/sub");
     assert_eq!(planned, [format!("{code}f..T...... file")].into());
-    // One file, under another name.
+    // One file, under another name, with a time of its own.
+    tree.time("new/file", 1_450_000_000, 0);
     let planned = both(case, &["-p"], "tree/new/file", "there/size");
     assert_eq!(planned, [format!("{code}f.st...... size")].into());
 }
