@@ -350,9 +350,11 @@ fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
     let flags = ["--memory", "16Mi", "--compress", "none", "--json"];
     let running = case.copying(&flags, "a", "b");
     let running = running.arg(held_back(case, "2M")).start();
+    // The first copy may have been killed late, so that little is left.
+    let more = (SIZE as u64).saturating_sub(there) / 3;
     until("more is there", || {
         let recorded: u64 = bytes(&journals::recorded(&case.dst.journals().pop()?));
-        (recorded > there + 6 * MIB as u64).then_some(())
+        (recorded > there + more).then_some(())
     });
     let server = case.servers().pop().expect("a server runs").pid;
     kill_process(server, Signal::KILL).expect("kill the server");
