@@ -54,12 +54,19 @@ fn nothing_stays(dir: &Dir) {
 
 fn a_host_and_a_place_there_are_measured(case: &Case) {
     let sample = case.src.file("sample", prose(1, 3 * MIB));
-    let run = case.fastcp().args(["--threads", "1"]);
-    let run = run.args(["--probe", "--sample"]).arg(&sample);
-    let done = run.arg(case.dst("")).limit(LIMIT).run();
-    done.succeeds();
-    assert!(done.stderr.is_empty(), "{done}");
-    let rows = rows(&done);
+    // On a busy machine another route may be up first, so there are a few tries.
+    let found = (0..3).find_map(|_| {
+        let logins = case.host().logins();
+        let run = case.fastcp().args(["--threads", "1"]);
+        let run = run.args(["--probe", "--sample"]).arg(&sample);
+        let done = run.arg(case.dst("")).limit(LIMIT).run();
+        done.succeeds();
+        assert!(done.stderr.is_empty(), "{done}");
+        let rows = rows(&done);
+        let is_direct = rows.last().is_some_and(|(_, what)| what == "direct");
+        (is_direct && case.host().logins() == logins + 1).then_some((done, rows))
+    });
+    let (done, rows) = found.expect("directly, with one login");
     for name in [
         "source",
         "codec",
@@ -86,8 +93,6 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
     assert!(
         text.contains("= min(link x ratio, workers / cost here, processors / both, read, write)")
     );
-    assert_eq!(rows.last().map(|(_, what)| what.as_str()), Some("direct"));
-    assert_eq!(case.host().logins(), 1);
     nothing_stays(&case.dst);
     // fastcp stores settings for the next copy only after a copy.
     assert!(!case.home.has(".cache/fastcp/routes.json"));
