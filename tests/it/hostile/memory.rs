@@ -207,6 +207,44 @@ fn the_longest_attributes_of_open_entries_take_little_memory() {
     }
 }
 
+/// Above each file are 230 KB of path.
+#[test]
+fn files_below_long_paths_take_little_memory() {
+    const LEVELS: u64 = 900;
+    const FILES: u64 = 600;
+    pull_case(|case| {
+        let list = case.scratch.path("list");
+        let flags = ["-r", "--digests", list.to_str().expect("it is text")];
+        let done = pull(case, &flags, "/x/tree", |mut server| {
+            server.begin(root(1, "tree", true));
+            server.entries(vec![directory(1, 0, "tree")]);
+            let long = "d".repeat(255);
+            let level = |id| directory(id, id - 1, &long);
+            for first in (2..LEVELS).step_by(225) {
+                server.entries((first..first + 225).map(level).collect());
+            }
+            let file = |id| file(id, LEVELS, &format!("{id}"), 1 << 20);
+            for first in (1000..1000 + FILES).step_by(200) {
+                server.entries((first..first + 200).map(file).collect());
+            }
+            let mut wanted = 0;
+            server.control.hear_until(|message| {
+                wanted += match message {
+                    Message::Want(wants) => wants.len() as u64,
+                    _ => 0,
+                };
+                wanted >= FILES
+            });
+            server.control.bytes(&many(9, 4 << 20));
+            server.finish();
+        });
+        took_little(&done);
+        // Such paths are too long for the checks at the end.
+        let there = case.dst.path("tree");
+        std::fs::remove_dir_all(there).expect("remove it");
+    });
+}
+
 /// Each of these sizes is legal, and each path would be kept for the summary.
 #[test]
 fn the_longest_reports_take_little_memory() {
