@@ -287,8 +287,8 @@ fn a_copy_that_drops_its_pages_leaves_nothing_in_the_caches_of_either_end(case: 
         "others' pages went: {after} of {before}"
     );
     // The kernel keeps pages that it is just moving to another place in memory, with those of the same
-    // folio. A folio has up to 2 MiB.
-    const STAYS_MAX: u64 = 4 * MIB as u64;
+    // folio. A folio has up to 2 MiB, and a busy machine moves several. All pages are 400 MB.
+    const STAYS_MAX: u64 = 16 * MIB as u64;
     // Before the copy read these pages, the kernel may have dropped some of them.
     assert!(
         after <= before + STAYS_MAX,
