@@ -5,6 +5,7 @@ use std::io;
 
 use crate::digest::Digest;
 use crate::disk_table::{DiskTable, Key, temporary_file};
+use crate::error::reason_of;
 use crate::manifest::EntryId;
 
 pub(super) enum LinkStep {
@@ -31,8 +32,17 @@ impl MoreLinks {
     /// Returns a further name with its digest, if that was kept.
     ///
     /// # Errors
-    /// If the temporary file cannot be made, read or written, or has 67 million digests.
+    /// If the temporary file cannot be made, read or written, or has 67 million digests. The text
+    /// says so, since the user knows only of the list.
     pub(super) fn take(&mut self, step: LinkStep) -> io::Result<Option<(Vec<u8>, Digest)>> {
+        self.try_take(step).map_err(|cause| {
+            let reason = reason_of(&cause);
+            let what = "a temporary file for hard links, in $TMPDIR, /var/tmp or /tmp";
+            io::Error::new(cause.kind(), format!("{what}: {reason}"))
+        })
+    }
+
+    fn try_take(&mut self, step: LinkStep) -> io::Result<Option<(Vec<u8>, Digest)>> {
         match step {
             LinkStep::Keep(first, digest) => {
                 let table = match &mut self.0 {
