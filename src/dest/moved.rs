@@ -97,12 +97,15 @@ impl FilesByTime {
     }
 
     fn find(&self, size: u64, time: Timestamp, name: &Name) -> Option<(&OsStr, &Arc<Dir>)> {
-        let alike = |name: &[u8]| self.files.range((size, time, name.to_vec())..).next();
-        let [same, first] = [name.as_bytes(), b""].map(alike);
-        let same = same.filter(|((.., found), _)| found == name.as_bytes());
-        let ((found_size, found_time, found), dir) = same.or(first)?;
+        let key = |name: &[u8]| (size, time, name.to_vec());
+        let alike = || self.files.range(key(b"")..).next();
+        let found = self
+            .files
+            .get_key_value(&key(name.as_bytes()))
+            .or_else(alike)?;
+        let ((found_size, found_time, found_name), dir) = found;
         let is_alike = (*found_size, *found_time) == (size, time);
-        is_alike.then(|| (OsStr::from_bytes(found), dir))
+        is_alike.then(|| (OsStr::from_bytes(found_name), dir))
     }
 }
 

@@ -36,7 +36,7 @@ const COUNT_PATIENCE: Duration = Duration::from_millis(50);
 /// The files that this machine's operands name, and the operand of each.
 #[derive(Clone, Default)]
 pub struct Expanded {
-    /// Three parts of a copy have this list.
+    /// Shared by the count, the walk and `--delete`.
     named: Vec<Arc<NamedSource>>,
     operands: Vec<u32>,
     /// Stdin or a command; `named` is then empty.

@@ -185,7 +185,7 @@ const SIMILAR_NAMES_MAX: usize = 1 << 20;
 /// Names without regard to case and to dots and blanks at the end.
 #[derive(Default)]
 pub struct SimilarNames {
-    /// Of the names. Two names with one hash count as similar.
+    /// Hashes of the names. Two names with the same hash count as similar.
     hashes: HashSet<u64>,
     hashing: RandomState,
     /// Some have characters beyond ASCII, which have several spellings.

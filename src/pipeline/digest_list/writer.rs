@@ -61,7 +61,8 @@ impl ListWriter {
 
     /// Adds a line without waiting.
     pub(super) fn put(&self, line: String) {
-        self.add(line.len(), |waiting| waiting.lines.extend(line.bytes()));
+        let line = line.as_bytes();
+        self.add(line.len(), |waiting| waiting.lines.extend_from_slice(line));
     }
 
     /// Adds a step without waiting. The name that it finds becomes a line.
@@ -189,9 +190,11 @@ impl LineQueue {
                 false => Ok(()),
             };
             let found = links.into_iter().try_for_each(|step| {
-                let found = more_links.take(step)?;
-                let line = found.and_then(|(path, digest)| line::format(&path, &digest));
-                lines.extend(line.iter().flat_map(|line| line.bytes()));
+                if let Some((path, digest)) = more_links.take(step)?
+                    && let Some(line) = line::format(&path, &digest)
+                {
+                    lines.extend_from_slice(line.as_bytes());
+                }
                 Ok(())
             });
             let written = emptied.and_then(|()| file.write_all(&lines)).and(found);

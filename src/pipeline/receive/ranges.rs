@@ -30,8 +30,8 @@ const LARGE_BYTES: usize = 8 << 20;
 /// Bytes of existing data that are compared between two reports of progress.
 const REPORT_EVERY: u64 = 1 << 20;
 
-/// Most gaps between the finished pieces of all open files, besides those that earlier sessions left. In
-/// each of them is a chunk that the sender still waits for.
+/// Most gaps between the finished pieces of all open files, besides those that earlier sessions left.
+/// The sender still waits for a chunk in each gap.
 const GAPS_MAX: usize = 4 * UNACKED_MAX;
 
 /// The result for a claimed piece.
