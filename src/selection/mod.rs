@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::manifest::{Timestamp, file_type};
 
-use limits::RULES_BYTES_MAX;
+use limits::{FILES_BYTES_MAX, FILES_TOO_LONG, RULES_BYTES_MAX};
 pub use limits::{RULE_FILE_MAX, RULES_MAX};
 use pattern::Target;
 pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern, RuleSide};
@@ -57,6 +57,16 @@ impl Eq for Selector {}
 pub struct DirectoryRules {
     /// One for each rule that names such a file.
     files: Vec<Option<Arc<FileRules>>>,
+    held: HeldRules,
+}
+
+/// What the rules of a directory and of those above it need in memory. Also the rules of those above
+/// that no longer apply count: they come back when the walk leaves this directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct HeldRules {
+    rules: usize,
+    /// Bytes of the files and of the paths of their directories.
+    bytes: usize,
 }
 
 /// The rules of one file.
@@ -65,8 +75,6 @@ struct FileRules {
     list: RuleList,
     /// Those of the file in a directory above, which count after these.
     outer: Option<Arc<FileRules>>,
-    /// Number of rules, also of the outer ones.
-    len: usize,
 }
 
 /// Why the rules of a directory are unknown.
@@ -210,6 +218,7 @@ impl Selector {
         mut read: impl FnMut(&[u8]) -> io::Result<Option<Vec<u8>>>,
     ) -> Result<DirectoryRules, NoRules> {
         let mut files = Vec::new();
+        let mut held = outer.held;
         for (n, file) in self.list.files().enumerate() {
             let above = outer.files.get(n).cloned().flatten();
             let above = above.filter(|_| file.is_inherited);
@@ -218,13 +227,13 @@ impl Selector {
             files.push(match text {
                 None => above,
                 Some(text) => {
-                    let rules = FileRules::parse(&text, file, path, above);
+                    let rules = FileRules::parse(&text, file, path, above, &mut held);
                     let bad = |(line, why)| NoRules::Bad(file.name.clone(), line, why);
                     Some(Arc::new(rules.map_err(bad)?))
                 }
             });
         }
-        Ok(DirectoryRules { files })
+        Ok(DirectoryRules { files, held })
     }
 }
 
@@ -255,6 +264,7 @@ impl FileRules {
         file: &RuleFile,
         path: &[u8],
         mut outer: Option<Arc<FileRules>>,
+        held: &mut HeldRules,
     ) -> Result<FileRules, (usize, BadRule)> {
         let mut rules = Vec::new();
         let mut lines = RuleLines::new(text, file.form, file.splits_words);
@@ -271,14 +281,18 @@ impl FileRules {
                     outer = None;
                 }
             }
-            let outer = outer.as_ref().map_or(0, |outer| outer.len);
-            if outer + rules.len() > RULES_MAX {
+            if held.rules + rules.len() > RULES_MAX {
                 return Err(bad(BadRule::too_many()));
             }
         }
-        let list = RuleList::new(&rules, path).map_err(|why| (lines.line(), why))?;
-        let len = list.len() + outer.as_ref().map_or(0, |outer| outer.len);
-        Ok(FileRules { list, outer, len })
+        held.rules += rules.len();
+        held.bytes += text.len() + path.len();
+        let list = match held.bytes > FILES_BYTES_MAX {
+            true => Err(BadRule::new(FILES_TOO_LONG)),
+            false => RuleList::new(&rules, path),
+        };
+        let list = list.map_err(|why| (lines.line(), why))?;
+        Ok(FileRules { list, outer })
     }
 }
 

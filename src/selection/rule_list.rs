@@ -55,10 +55,6 @@ impl RuleList {
         })
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.rules.len()
-    }
-
     /// The files that rules name, in order.
     pub(super) fn files(&self) -> impl Iterator<Item = &RuleFile> {
         self.rules.iter().filter_map(|rule| match rule {

@@ -276,6 +276,30 @@ fn rules_in_a_directory_count_there_and_below() {
     ));
 }
 
+/// The walk returns to the rules above.
+#[test]
+fn cleared_rules_above_count_as_long_as_they_are_held() {
+    let selector = selector(&[": .rules"]);
+    let enter = |outer: &DirectoryRules, path: &str, text: &str| {
+        selector.enter(outer, path.as_bytes(), |_| {
+            Ok(Some(text.as_bytes().to_vec()))
+        })
+    };
+    let many = format!("!\n{}", "- a\n".repeat(RULES_MAX * 2 / 5));
+    let mut above = DirectoryRules::default();
+    for _ in 0..2 {
+        above = enter(&above, "/d", &many).unwrap();
+    }
+    assert!(enter(&above, "/d", "- a").is_ok());
+    let refused = format!("{:?}", enter(&above, "/d", &many).unwrap_err());
+    assert!(refused.contains("more than 10000"), "{refused}");
+    let mut above = DirectoryRules::default();
+    let path = "/d".repeat(100_000);
+    let deep = (0..100).find_map(|_| enter(&above, &path, "!").map(|rules| above = rules).err());
+    let refused = format!("{deep:?}");
+    assert!(refused.contains("more than 4 MiB"), "{refused}");
+}
+
 #[test]
 fn size_and_age_bound_files() {
     let selector = Selector::new(Selection {
