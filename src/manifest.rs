@@ -81,6 +81,10 @@ impl AsRef<std::path::Path> for Name {
     }
 }
 
+/// Most bytes, by [`Entry::heap_bytes`], of operands' directories that are announced and not walked,
+/// and as many of those that are walked and may have unsettled entries.
+pub const OPERAND_BYTES_MAX: usize = 2 << 20;
+
 /// Most bytes, by [`linked_weight`], of files with further names (hard links) that the sender
 /// remembers. That is 113,000 files with names of 20 bytes.
 pub const LINKED_BYTES_MAX: usize = 16 << 20;
@@ -294,6 +298,19 @@ impl Entry {
             rdev: 0,
             extensions: Vec::new(),
         }
+    }
+
+    /// Approximate bytes of memory that the entry takes besides its own size: those of its names, text
+    /// and extensions.
+    pub fn heap_bytes(&self) -> usize {
+        let text = match &self.kind {
+            EntryKind::Symlink(text) => text.len(),
+            _ => 0,
+        };
+        let one = |extension: &Extension| size_of::<Extension>() + extension.bytes.len();
+        let extensions: usize = self.extensions.iter().map(one).sum();
+        let names = self.name.as_bytes().len() + self.user.len() + self.group.len();
+        names + text + extensions
     }
 
     /// `kind` is a parameter because a stat has neither a link's target nor earlier entries.

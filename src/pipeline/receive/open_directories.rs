@@ -9,7 +9,7 @@ use super::requested::RequestedNames;
 use crate::dest::{Directory, EarlierDirs, Spelling};
 use crate::dir::{DEPTH_MAX, Dir};
 use crate::journal::record::Hash;
-use crate::manifest::{Entry, EntryId, NO_PARENT, Name};
+use crate::manifest::{Entry, EntryId, NO_PARENT, Name, OPERAND_BYTES_MAX};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::scheduler::{DIRECTORIES_MAX, DIRECTORY_BYTES_MAX};
 use crate::wire::message::{DirectoryNames, entry_weight};
@@ -21,8 +21,9 @@ const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
 /// above one of them.
 const OPEN_MAX: usize = DIRECTORIES_MAX + 256 + DEPTH_MAX;
 
-/// The most bytes of their entries: as many as the sender's, and as many for those above.
-const ENTRY_BYTES_MAX: usize = 2 * DIRECTORY_BYTES_MAX;
+/// The most bytes of their entries: as many as the sender's, as many for those above, and those of the
+/// operands' directories.
+const ENTRY_BYTES_MAX: usize = 2 * DIRECTORY_BYTES_MAX + 2 * OPERAND_BYTES_MAX;
 
 /// A directory whose children are still arriving.
 pub struct OpenDirectory {

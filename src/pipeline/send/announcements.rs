@@ -68,6 +68,7 @@ impl Announcements {
             sender.report.say_or_end(Message::Names(names))?;
         }
         if !ends.is_empty() {
+            sender.scheduler.ending(&ends);
             sender.report.say_or_end(Message::EntryEnd(ends))?;
         }
         Ok(())

@@ -85,7 +85,7 @@ impl Walk {
             ..self.whole(dir.identity().0)
         };
         let is_whole = how.enters;
-        self.trees.push_back(NamedTree {
+        self.trees.waiting.push_back(NamedTree {
             id,
             dir: dir.clone(),
             name: None,

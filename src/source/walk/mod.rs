@@ -32,7 +32,9 @@ use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Side};
 use crate::file_list::FileList;
 use crate::keep::Keep;
-use crate::manifest::{EntryId, EntryKind, Identity, NO_PARENT, Name, SpecialFile, file_type};
+use crate::manifest::{
+    EntryId, EntryKind, Identity, NO_PARENT, Name, OPERAND_BYTES_MAX, SpecialFile, file_type,
+};
 use crate::mirror::NameSums;
 
 use super::device::is_device;
@@ -91,7 +93,7 @@ pub struct Walk {
     handles: Arc<Handles>,
     choice: WalkChoice,
     /// Named directories that are not walked yet.
-    trees: VecDeque<NamedTree>,
+    trees: NamedTrees,
     /// Listed names that cannot be found.
     lost: VecDeque<LostNames>,
     /// The directory that was announced last and is entered next.
@@ -124,6 +126,15 @@ struct Entering {
     identity: (u64, u64),
     through_link: bool,
     how: LevelTerms,
+}
+
+/// Named directories. All of them are announced before the first one is walked, unless their entries
+/// are large: the receiver holds these until the directories are complete.
+#[derive(Default)]
+struct NamedTrees {
+    waiting: VecDeque<NamedTree>,
+    /// [`Entry::heap_bytes`](crate::manifest::Entry::heap_bytes) since nothing was waiting.
+    bytes: usize,
 }
 
 struct NamedTree {
@@ -176,7 +187,7 @@ impl Walk {
             choice: WalkChoice::new(options.selector.clone()),
             options,
             handles,
-            trees: VecDeque::new(),
+            trees: NamedTrees::default(),
             lost: VecDeque::new(),
             entering: None,
             levels: Vec::new(),
@@ -242,7 +253,7 @@ impl Walk {
                 Some(error) => self.queued.push_back(Step::Missing(error)),
                 None => drop(self.lost.pop_front()),
             }
-        } else if let Some((id, root)) = self.roots.next() {
+        } else if let Some((id, root)) = self.next_root() {
             if let Err(cause) = self.root(id, &root) {
                 self.fail_io(root.path.clone(), "cannot open", cause);
             }
@@ -261,7 +272,7 @@ impl Walk {
                     self.leave();
                 }
             }
-        } else if let Some(tree) = self.trees.pop_front() {
+        } else if let Some(tree) = self.trees.waiting.pop_front() {
             self.begin_root();
             self.enter_tree(tree);
         } else if let Some(further) = self.linked.further.take() {
@@ -270,6 +281,17 @@ impl Walk {
             return false;
         }
         true
+    }
+
+    fn next_root(&mut self) -> Option<(EntryId, Arc<NamedSource>)> {
+        if self.trees.bytes >= OPERAND_BYTES_MAX {
+            let is_walking = self.entering.is_some() || !self.levels.is_empty();
+            if is_walking || !self.trees.waiting.is_empty() {
+                return None;
+            }
+            self.trees.bytes = 0;
+        }
+        self.roots.next()
     }
 
     /// No file gets a link to one in another root, which may be on another file system, if parts go
@@ -301,16 +323,17 @@ impl Walk {
             let dir = root.open(&root.path, &self.handles)?;
             let stat = status_of(&dir)?;
             let how = self.whole(dir.identity().0);
-            self.trees.push_back(NamedTree {
+            self.trees.waiting.push_back(NamedTree {
                 id,
                 dir: dir.clone(),
                 name: (root.part.is_some() || !root.contents).then(|| root.name.clone()),
                 part: root.part.clone(),
                 how,
             });
-            let kind = EntryKind::Directory;
             let spot = self.root_spot(id, dir, root);
-            self.announce(id, spot, kind, &stat);
+            let found = self.metadata.found(id, spot, EntryKind::Directory, &stat);
+            self.trees.bytes += found.entry.heap_bytes();
+            self.queued.push_back(Step::Entry(found));
             return Ok(());
         }
         let dir = self.roots.parent_of(root, &self.handles)?;

@@ -3,7 +3,7 @@
 use crate::digest::Digest;
 use crate::earlier::EarlierPath;
 use crate::itemize::ItemizedEntry;
-use crate::manifest::{Entry, EntryKind, Extension, NAME_MAX, Root};
+use crate::manifest::{Entry, NAME_MAX, Root};
 use crate::mapping::Mapping;
 use crate::selection::Rule;
 
@@ -148,12 +148,5 @@ fn weight_of_own_names(directory: &OwnNames) -> usize {
 
 /// Approximate bytes of memory that an entry takes.
 pub fn entry_weight(entry: &Entry) -> usize {
-    let text = match &entry.kind {
-        EntryKind::Symlink(text) => text.len(),
-        _ => 0,
-    };
-    let one = |extension: &Extension| size_of::<Extension>() + extension.bytes.len();
-    let extensions: usize = entry.extensions.iter().map(one).sum();
-    let names = entry.name.as_bytes().len() + entry.user.len() + entry.group.len();
-    size_of::<Entry>() + names + text + extensions
+    size_of::<Entry>() + entry.heap_bytes()
 }

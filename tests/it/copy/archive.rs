@@ -42,6 +42,7 @@ ways! { local_push =>
     a_list_of_digests_reads_all_files,
     files_that_are_left_out_are_neither_counted_nor_listed,
     a_name_that_another_hides_is_no_unchanged_file,
+    operands_with_large_attributes_take_turns,
 }
 
 /// All metadata of an entry that `-a` keeps.
@@ -595,6 +596,32 @@ fn attributes_that_are_too_many_are_counted(case: &Case) {
     assert_eq!(number(&told, "unread"), 1, "{told}");
     done.says("extended attributes of 1 file could not be read");
     assert_eq!(case.dst.read("tree/file"), b"content");
+}
+
+/// The receiver has no room for all of them at once.
+fn operands_with_large_attributes_take_turns(case: &Case) {
+    let note = [7; 3900];
+    let names: Vec<String> = (0..5500).map(|nth| format!("d{nth}")).collect();
+    for (nth, name) in names.iter().enumerate() {
+        let dir = case.src.dir(name).0;
+        if xattr::set(&dir, "user.note", &note).is_err() {
+            return skip("a file system with attributes");
+        }
+        if nth % 50 == 0 {
+            case.src.file(format!("{name}/file"), name);
+        }
+    }
+    fs::hard_link(case.src.path("d0/file"), case.src.path("d5499/link")).expect("link it");
+    let operands: Vec<&str> = names.iter().map(String::as_str).collect();
+    case.copy_all(&["-a"], &operands, "").succeeds();
+    for (nth, name) in names.iter().enumerate() {
+        let dir = case.dst.path(name);
+        let copied = xattr::get(&dir, "user.note").expect("read an attribute");
+        assert_eq!(copied.as_deref(), Some(&note[..]), "{name}");
+        assert_eq!(dir.join("file").exists(), nth % 50 == 0, "{name}");
+    }
+    let inode = |path: &str| case.dst.meta(path).ino();
+    assert_eq!(inode("d0/file"), inode("d5499/link"));
 }
 
 fn a_pipe_replaces_no_file_that_is_to_stay(case: &Case) {

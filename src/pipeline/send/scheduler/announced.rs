@@ -3,13 +3,15 @@
 //! bytes and their open directories are limited here. The receiver keeps almost nothing of small
 //! files that it already has; [`KeptFiles`](super::kept::KeptFiles) counts those.
 
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use crate::chunk::ranges::RangeSet;
-use crate::manifest::{Entry, EntryId, EntryKind};
+use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT, OPERAND_BYTES_MAX};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::entry_weights::EntryWeights;
 use crate::source::FoundFile;
+use crate::wire::message::EntryEnd;
 
 /// Announced entries that are neither in place nor failed.
 pub const UNSETTLED_ENTRIES_MAX: u64 = 1 << 15;
@@ -40,6 +42,7 @@ pub(super) struct AnnouncedEntries {
     unsettled: EntryWeights,
     /// Directories from `floor` on.
     directories: EntryWeights,
+    operands: AnnouncedOperands,
     /// All lower numbers are settled or belong to operands.
     floor: EntryId,
     /// Files of unknown size that had no room in their pack.
@@ -50,11 +53,14 @@ impl AnnouncedEntries {
     /// Begins the walk. Numbers below `first` belong to operands.
     pub(super) fn begin_walk(&mut self, first: EntryId) {
         self.floor = first;
+        self.operands.unmet.insert(1..first);
+        self.operands.first = first;
     }
 
     /// The walk has come to this entry.
     pub(super) fn meet(&mut self, entry: EntryId) {
         self.highest = self.highest.max(entry);
+        self.operands.unmet.remove(entry..entry.saturating_add(1));
     }
 
     /// True if the walk has reached this number. The receiver cannot know of later entries.
@@ -73,9 +79,22 @@ impl AnnouncedEntries {
 
     fn add(&mut self, entry: &Entry) {
         let is_new = self.unsettled.add(entry);
-        if is_new && entry.kind == EntryKind::Directory && entry.id >= self.floor {
+        if !is_new || entry.kind != EntryKind::Directory {
+            return;
+        }
+        if entry.parent == NO_PARENT {
+            self.operands.open.insert(entry.id, entry.heap_bytes());
+        } else if entry.id >= self.floor {
             self.directories.add(entry);
         }
+    }
+
+    /// Everything in these directories was announced.
+    pub(super) fn end_directories(&mut self, ends: &[EntryEnd]) {
+        for end in ends {
+            self.operands.end(end.entry, self.highest);
+        }
+        self.operands.release(self.floor);
     }
 
     /// These entries are in place or failed.
@@ -84,6 +103,7 @@ impl AnnouncedEntries {
         self.unsettled.remove_all(range);
         self.floor = self.settled.next_missing(self.floor);
         self.directories.remove_all(..self.floor);
+        self.operands.release(self.floor);
     }
 
     /// No entry has a number in this range.
@@ -101,16 +121,18 @@ impl AnnouncedEntries {
         self.unsettled.remove(entry);
     }
 
-    /// True if `entry` may be announced. `kept` entries count by their bytes only.
-    pub(super) fn has_room(&self, entry: EntryId, kept: u64) -> bool {
-        // A hard link to an operand comes last, with a low number.
-        let unsettled = entry.saturating_sub(self.settled.count() + kept);
+    /// True if the entry that the walk has come to may be announced. `kept` entries count by their bytes
+    /// only.
+    pub(super) fn has_room(&self, kept: u64) -> bool {
+        let met = self.operands.met(self.highest);
+        let unsettled = met.saturating_sub(self.settled.count() + kept);
         unsettled <= UNSETTLED_ENTRIES_MAX
             // Each gap takes memory here and at the receiver.
             && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
             && self.unsettled.bytes() < ANNOUNCED_BYTES_MAX
             && self.directories.len() < DIRECTORIES_MAX
             && self.directories.bytes() < DIRECTORY_BYTES_MAX
+            && self.operands.ended_bytes < OPERAND_BYTES_MAX
     }
 
     /// Records failed entries, for their packs and for their hard links.
@@ -144,6 +166,49 @@ impl AnnouncedEntries {
     }
 }
 
+/// The operands. They have the lowest numbers, but not all of them need to come first: the walk
+/// announces no more large directories than the receiver has room for.
+#[derive(Default)]
+struct AnnouncedOperands {
+    /// Those that the walk has not come to.
+    unmet: RangeSet,
+    /// The lowest number of the other entries.
+    first: EntryId,
+    /// [`Entry::heap_bytes`] of directories whose ends were not sent.
+    open: HashMap<EntryId, usize>,
+    /// The others of which entries may be unsettled: the highest number when the end was sent, and
+    /// their bytes.
+    ended: VecDeque<(EntryId, usize)>,
+    ended_bytes: usize,
+}
+
+impl AnnouncedOperands {
+    /// How many entries the walk has come to, if `highest` has the highest number.
+    fn met(&self, highest: EntryId) -> u64 {
+        match highest < self.first {
+            true => highest,
+            false => highest - self.unmet.count(),
+        }
+    }
+
+    fn end(&mut self, directory: EntryId, highest: EntryId) {
+        if let Some(bytes) = self.open.remove(&directory) {
+            self.ended.push_back((highest, bytes));
+            self.ended_bytes += bytes;
+        }
+    }
+
+    /// All entries below `floor` are settled.
+    fn release(&mut self, floor: EntryId) {
+        while let Some(&(highest, bytes)) = self.ended.front()
+            && highest < floor
+        {
+            self.ended.pop_front();
+            self.ended_bytes -= bytes;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,8 +224,9 @@ mod tests {
         let mut announced = AnnouncedEntries::default();
         let link = |id| entry(id, EntryKind::Symlink(vec![b'x'; 4000]));
         let mut last = 1;
-        while announced.has_room(last, 0) {
+        while announced.has_room(0) {
             last += 1;
+            announced.meet(last);
             announced.announce(&[link(last)]);
         }
         assert!((1500..2200).contains(&last), "{last}");
@@ -180,16 +246,58 @@ mod tests {
         announced.begin_walk(3);
         let last = 5 + 2 * DIRECTORIES_MAX as EntryId;
         for id in (3..last).step_by(2) {
+            announced.meet(id);
             announced.announce(&[entry(id, EntryKind::Directory)]);
             announced.settle(id..id + 1);
             // 4, 6, ... are files in flight.
         }
-        assert!(!announced.has_room(last, last));
+        assert!(!announced.has_room(last));
         announced.settle(4..5);
-        assert!(announced.has_room(last, last));
+        assert!(announced.has_room(last));
         announced.settle(3..last);
         assert_eq!(announced.directories.len(), 0);
         assert_eq!(announced.directories.bytes(), 0);
+    }
+
+    #[test]
+    fn directories_of_operands_count_until_all_that_was_announced_is_settled() {
+        let mut announced = AnnouncedEntries::default();
+        announced.begin_walk(1000);
+        let operand = |id| {
+            let mut operand = entry(id, EntryKind::Directory);
+            operand.parent = NO_PARENT;
+            operand.user = vec![b'u'; OPERAND_BYTES_MAX / 4];
+            operand
+        };
+        let end = |id| EntryEnd {
+            entry: id,
+            length: 0,
+            root: None,
+        };
+        // Each has one file, which is not in place yet.
+        for id in 1..4 {
+            announced.meet(id);
+            announced.announce(&[operand(id)]);
+            announced.settle(id..id + 1);
+            announced.meet(999 + id);
+            announced.end_directories(&[end(id)]);
+        }
+        assert!(announced.has_room(0));
+        assert_eq!(announced.operands.met(announced.highest), 6);
+        for id in 4..6 {
+            announced.meet(id);
+            announced.announce(&[operand(id)]);
+        }
+        assert!(announced.has_room(0), "the walk limits those");
+        announced.end_directories(&[end(4)]);
+        assert!(!announced.has_room(0));
+        announced.settle(1000..1001);
+        assert!(announced.has_room(0));
+        announced.settle(4..6);
+        announced.settle(1001..1003);
+        assert_eq!(announced.operands.ended_bytes, 0);
+        announced.end_directories(&[end(5)]);
+        assert_eq!(announced.operands.ended_bytes, 0);
     }
 
     #[test]

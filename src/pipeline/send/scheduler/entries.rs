@@ -15,6 +15,7 @@ use crate::manifest::{Entry, EntryId};
 use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::send::plan::{PackMember, SendFile, SendPipe};
 use crate::source::{CopiedFile, FoundFile, SourceFile};
+use crate::wire::message::EntryEnd;
 
 /// A file that the receiver does not change.
 pub struct LeftFile {
@@ -47,7 +48,7 @@ impl Scheduler {
         before: impl FnOnce() -> Result<(), Ended>,
     ) -> Result<bool, Ended> {
         let has_room = |state: &SchedulerState| {
-            state.entries.has_room(entry, state.asked.kept_count())
+            state.entries.has_room(state.asked.kept_count())
                 && state.asked.has_room()
                 && state.removable.has_room()
         };
@@ -66,6 +67,11 @@ impl Scheduler {
     /// Counts entries that are about to be announced.
     pub fn announcing(&self, entries: &[Entry]) {
         self.state.lock().entries.announce(entries);
+    }
+
+    /// The ends of these directories are about to be sent.
+    pub fn ending(&self, ends: &[EntryEnd]) {
+        self.state.lock().entries.end_directories(ends);
     }
 
     /// Adds a big file that is about to be announced. Waits while too many are open, and calls
