@@ -174,8 +174,8 @@ impl Claims {
         self.claimed.is_empty() && self.done.is_full(self.end.div_ceil(self.chunk_size))
     }
 
-    /// The number of ranges of finished chunks, without those that earlier sessions or damage
-    /// explain.
+    /// The number of ranges of finished chunks, minus the ranges that earlier sessions left or damage
+    /// made.
     pub fn scattered(&self) -> usize {
         self.done.fragments().saturating_sub(self.own_ranges)
     }

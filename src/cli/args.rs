@@ -133,7 +133,7 @@ pub(super) struct Args {
     /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Set no metadata of parent directories not named
+    /// Do not set metadata of unnamed parent directories
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
     /// Write a list of digests for --check=LIST or b3sum

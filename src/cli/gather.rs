@@ -44,8 +44,8 @@ pub(super) fn check(args: &Args, sources: &[Operand], dest: &Operand) -> Result<
         let Some(last) = source::name_in_copy(&source.path) else {
             let source = name(source);
             return refused(&format!(
-                "{source} means the content of a directory, which has no name in DEST: write the \
-                 name of the directory without a slash"
+                "{source} means the content of a directory, and each source needs a name in DEST: \
+                 write the name of the directory, without a slash at its end"
             ));
         };
         // These names are known after the login: of a pattern, and of a home directory.

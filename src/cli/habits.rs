@@ -200,7 +200,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["--dirs", "-d", "--old-dirs"],
-        "with --files-from, a listed directory is copied without -r",
+        "with --files-from, a listed directory is copied without its content",
     ),
     (
         &[

@@ -49,9 +49,9 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "stays, since fastcp cannot make its backup: it cannot find out the path of \
-                        this directory below the destination, which --backup-dir needs; write -b \
-                        instead, which keeps backups beside their files";
+const NO_PLACE: &str = "stays, since fastcp cannot make its backup: --backup-dir needs the path from \
+                        the destination to the entry's directory, and fastcp cannot find it; write \
+                        -b instead, which keeps backups beside their files";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;

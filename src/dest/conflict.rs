@@ -88,7 +88,7 @@ pub fn refuse_overlap(
             if inner.is_in(outer) {
                 let (one, two) = (sources[nth].shown(), sources[other].shown());
                 let message = format!(
-                    "the place of {one} is that of {two} or inside it; --map needs separate places"
+                    "{one} would go to the place of {two}, or below it; --map needs separate places"
                 );
                 return Err(Error::new(Kind::Usage, Side::Dest, message).at(path));
             }

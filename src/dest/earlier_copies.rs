@@ -156,7 +156,7 @@ pub fn earlier_copies(
             OptionDirectory::Directory(dir) => found.push(dir),
             OptionDirectory::Missing => tell(&is_missing(path, &base.path_of(path))),
             OptionDirectory::Other => {
-                let message = "is not a directory (an earlier copy)";
+                let message = "is not a directory, so it is no earlier copy";
                 let error = Error::new(Kind::Usage, Side::Dest, message);
                 return Err(error.at(base.path_of(path)));
             }

@@ -75,5 +75,5 @@ pub(super) fn inplace_instead(slot: &EntrySlot) -> Option<String> {
     }
     accessat(&*dir, name, Access::WRITE_OK, AtFlags::EACCESS).ok()?;
     let name = printable(slot.name.as_bytes());
-    Some(format!("--inplace writes into {name} itself"))
+    Some(format!("use --inplace to write into {name} itself"))
 }

@@ -3,8 +3,8 @@
 //! Promises:
 //! - No name that a peer sends leads outside the directories that the user named. Each name is one
 //!   component, opened from its directory's handle. Below the typed path no symbolic link is
-//!   followed, not even for options like `--backup-dir`. The exception is DEST/NAME, where NAME is
-//!   that of a source that the user typed.
+//!   followed, not even for options like `--backup-dir`. One link is followed: DEST/NAME, if NAME is
+//!   the name of a source that the user typed.
 //! - A final name never refers to an incomplete file. The exceptions are a block device that the
 //!   user named and `--inplace`, which are written directly.
 //! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume.
@@ -317,8 +317,9 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
 /// # Errors
 /// If that is not possible: the entry belongs to another user.
 pub fn change_status(slot: &EntrySlot) -> Result<()> {
-    let what = "the file was copied, but is not removed at the source: fastcp cannot show that \
-                source and copy are two files";
+    let what = "is copied, but its source is not removed: fastcp cannot set the times of the copy, \
+                and so cannot show that source and copy are two files; compare the two with --check, \
+                then remove the source by hand";
     let changed = slot.dir.handle().and_then(|dir| {
         let name = slot.name.as_os_str();
         let flags = AtFlags::SYMLINK_NOFOLLOW;

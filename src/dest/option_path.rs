@@ -352,7 +352,7 @@ fn open(path: &str, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
 }
 
 fn cannot_open(path: &Path, cause: io::Error) -> Error {
-    let what = "cannot open this directory, which an option names";
+    let what = "cannot open this directory (of --link-dest, --copy-dest or --backup-dir)";
     Error::io(Kind::Write, Side::Dest, path, what, cause)
 }
 

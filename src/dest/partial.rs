@@ -87,7 +87,7 @@ impl Partial {
     /// the existing file cannot be kept, or that file is in use.
     pub fn create(slot: &EntrySlot, entry: Arc<Entry>, rules: &Rules) -> Result<Partial> {
         if rules.dry_run {
-            return Err(slot.refused("would be written in a dry run"));
+            return Err(slot.refused("is about to be written in a dry run; please report this bug"));
         }
         if slot.device.is_some() {
             let device = Device::open(slot, entry.size, rules)?;

@@ -304,7 +304,7 @@ impl SnapshotStore {
         if is_ending() {
             return Err(refused(
                 &self.container,
-                "the snapshot is not completed: the copy is ending",
+                "the snapshot is not completed: the copy was stopped early; run it again",
             ));
         }
         self.check_held()?;
@@ -510,7 +510,9 @@ pub fn remove_tree(
     };
     match remover.remove_tree(&slot, Vec::new()) {
         true => Ok(()),
-        false => Err(first.unwrap_or_else(|| slot.refused("is not removed: the copy is ending"))),
+        false => {
+            Err(first.unwrap_or_else(|| slot.refused("is not removed: the copy was stopped early")))
+        }
     }
 }
 
@@ -903,7 +905,8 @@ fn remove_mark(state: &Arc<Dir>, name: &str) -> Result<()> {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(cause) => Err(cause.into()),
         });
-    removed.map_err(|cause| failed(state, "cannot remove a mark", cause))
+    let what = format!("cannot remove {name}, the mark of a snapshot");
+    removed.map_err(|cause| failed(state, &what, cause))
 }
 
 /// The directory of the snapshot under way. True if it was made now.

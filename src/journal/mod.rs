@@ -500,7 +500,7 @@ impl Journal {
     /// Removes the journal at the end of the copy. Another file under its name stays.
     ///
     /// # Errors
-    /// `Kind::Write` if it cannot be removed. The next copy to this place finds it useless.
+    /// `Kind::Write` if it cannot be removed. The next copy to this place ignores it.
     pub fn remove(&self) -> Result<()> {
         let JournalPlace { dir, name } = &self.place;
         let is_this = |name: &OsStr| {

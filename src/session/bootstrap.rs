@@ -1,6 +1,7 @@
 //! The client's part in installing fastcp on a host that has none: it answers the requests of the
 //! start-up script on the host until the sent program says hello.
 
+use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -190,9 +191,10 @@ impl Bootstrap<'_> {
             ))
         })?;
         if program.length() > PROGRAM_MAX {
-            return Err(self
-                .refusal("this file is too large to be fastcp; replace it")
-                .at(program.path()));
+            let file = printable(program.path().as_os_str().as_bytes());
+            return Err(self.refusal(format!(
+                "{file} on this machine is too large to be fastcp, so it is not sent; replace it"
+            )));
         }
         off_task(move || {
             Ok(Arc::new(Parcel {
@@ -217,9 +219,10 @@ impl Bootstrap<'_> {
             piece = read.1;
             let read = read.0?;
             if read == 0 {
-                return Err(self
-                    .refusal("the file shrank while it was sent; try again")
-                    .at(parcel.program.path()));
+                let file = printable(parcel.program.path().as_os_str().as_bytes());
+                return Err(self.refusal(format!(
+                    "{file} on this machine shrank while it was sent; try again"
+                )));
             }
             match timeout(self.limit, write(stdin, &piece[..read])).await {
                 Ok(Ok(())) => at += read as u64,

@@ -27,7 +27,7 @@
 //! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failure 0.5 s, command 3 s (`login`) | killed |
 //! | the client, for the last lines of ssh | 0.5 s, command 3 s (`login`) | they are lost |
-//! | the client, for the last counts of another host's sender | 10 s (`relay`) | earlier ones count |
+//! | the client, for the last counts of another host's sender | 10 s (`relay`) | the last that came are shown |
 //!
 //! A heart's clock counts only its own ticks, so time in which the process was stopped does not
 //! count. At a late tick no limit is checked, because messages that arrived during the stop must

@@ -93,7 +93,7 @@ impl Permit {
         if itemizes && !open.role.sends() && self.access == PermittedAccess::Write {
             return refused(
                 "this key does not allow --dry-run, --check and --itemize-changes: it may only write \
-                 (--write-only), and they show existing names",
+                 (--write-only), and they show how existing files differ",
             );
         }
         let keeps = self.no_overwrite || self.access == PermittedAccess::Write;

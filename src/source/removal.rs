@@ -144,9 +144,9 @@ impl SourceRemover {
         let key = (file.identity.dev, file.identity.ino);
         let expected = match (file.is_further, self.linked.get(&key)) {
             (true, None) => {
-                return Err(
-                    file.stays("another name of it changed since it was read, or is not removed")
-                );
+                return Err(file.stays(
+                    "another hard link to it changed since it was read, or is not removed",
+                ));
             }
             (_, Some(first)) => *first,
             (false, None) => file.identity,

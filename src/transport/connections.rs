@@ -466,7 +466,7 @@ impl Registration {
         self.cancel.token.clone()
     }
 
-    /// Why it was ended from outside; None if its data was refused.
+    /// Why the set ended it. None if the receiver did, which refused its data.
     pub fn why(&self) -> Option<Dead> {
         self.cancel.why.get().copied()
     }

@@ -96,7 +96,7 @@ pub(super) fn lines(
     }
     let copies = snapshot
         .copies
-        .map(|copies| format!("  {}", several(copies)));
+        .map(|copies| format!("  above: the {}", several(copies)));
     lines.extend(copies.map(|line| cut(&line, width).into()));
     for name in &snapshot.names {
         lines.push(format!("  {}", tail(name, glyphs, width.saturating_sub(2))).into());
@@ -105,9 +105,9 @@ pub(super) fn lines(
     lines
 }
 
-/// The number of finished destinations. The other lines show the slowest one.
+/// The number of finished destinations. All else is that of the slowest one.
 pub(super) fn several((over, all): (usize, usize)) -> String {
-    format!("above: the slowest destination; {over} of {all} done")
+    format!("slowest destination; {over} of {all} destinations done")
 }
 
 pub(super) fn scanning(snapshot: &Snapshot) -> String {

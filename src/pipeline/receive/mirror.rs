@@ -286,9 +286,12 @@ impl Mirroring {
         }
         if work.left_out > 0 {
             let message = format!(
-                "{} more directories may have entries that the source lacks: copy again to \
-                 delete them",
-                work.left_out
+                "fastcp had no memory left to look for extra entries in {} directories{}",
+                work.left_out,
+                match self.rules.check || self.rules.dry_run {
+                    true => "",
+                    false => ": copy again to delete these entries",
+                }
             );
             let error = Error::new(Kind::Entry, Side::Dest, message);
             report.context.report_fault(&error, 0, 0);

@@ -1,5 +1,5 @@
-//! The walk over listed names: through the directories that lead to them, which are announced like
-//! others, to the listed entries.
+//! The walk over listed names. It goes through the directories that lead to them, and announces these
+//! like other directories.
 
 use std::io;
 use std::path::Path;
@@ -25,9 +25,9 @@ const HOLDS_FROM: usize = 256;
 
 const SAME_NAME: &str = "would get the same name as another listed entry, which is copied";
 
-const LEADS_OUT: &str = "is behind a symbolic link of another user that leads out of SOURCE, or \
-                         of the part before /./, so it is not followed: name the path that it \
-                         leads to";
+const LEADS_OUT: &str = "is behind a symbolic link that belongs to another user and leads out of \
+                         SOURCE (of BASE in BASE/./NAME). fastcp does not follow that link: name \
+                         the path that it leads to";
 
 /// A listed entry, or a directory that leads to listed names.
 struct ListedEntry {

@@ -5,9 +5,10 @@
 //! Every entry is opened through its parent's handle, one component at a time. So a path may have
 //! any length, and nobody can redirect the walk by replacing a directory with a link.
 //!
-//! Order of steps: first everything that the user named, in order; then the tree of each named
-//! directory, which ends with its `EndDirectory`; last the further names of files with several
-//! names (hard links). When [`names::FURTHER_NAMES_MAX`] of these are waiting, they come at once.
+//! Order of steps: first everything that the user named, in order, or as much of it as the receiver
+//! has room for; then the tree of each named directory, which ends with its `EndDirectory`; last
+//! the further names of files with several names (hard links). When [`names::FURTHER_NAMES_MAX`] of
+//! these are waiting, they come at once.
 
 mod choice;
 mod level;

@@ -1,10 +1,11 @@
 //! The choice of the route, for a copy with this machine and for one between two hosts: which route
 //! is tried when, and which is used. Pure: time and facts are passed in.
 //!
-//! The routes are tried in parallel, the best first: direct at once, reverse a little later,
-//! further ssh logins after a second or more, each only while no connection is sound (its other end has
-//! proved itself). If no connection is sound after a moment, data goes through control. The route
-//! of the first connection that is up is used, until all its connections are lost.
+//! A connection is sound when its other end has proved itself. The routes are tried in parallel, the
+//! best first: direct at once, reverse a little later, further ssh logins after a second or more,
+//! each only while no connection is sound. If none is sound after a moment, data goes through
+//! control. The route of the first connection that is up is used, until all its connections are
+//! lost.
 
 use std::time::Duration;
 

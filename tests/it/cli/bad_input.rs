@@ -123,7 +123,7 @@ fn a_destination_that_may_not_be_written(case: &Case) {
             "dir/new" => done.never_says("--inplace"),
             _ => done
                 .says("cannot create files in this directory")
-                .says("--inplace writes into there itself"),
+                .says("use --inplace to write into there itself"),
         };
     }
     case.dst.mode("dir", 0o755);

@@ -131,7 +131,7 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
         .says("tree/a: cannot keep the owner")
         .says("group 23456): operation not permitted; remove it first")
         .says("tree/c: cannot keep the group of the existing file (user")
-        .says("group 23456): operation not permitted; --inplace writes into c itself");
+        .says("group 23456): operation not permitted; use --inplace to write into c itself");
     assert_eq!(case.dst.read("tree/a"), b"old");
     assert_eq!(case.dst.read("tree/c"), b"old");
     assert_eq!(case.dst.meta("tree/a").uid(), 12345);
@@ -179,7 +179,7 @@ fn a_disk_that_fills_while_we_copy(case: &Case) {
     case.src.file("big", noise(1, 9 * MIB));
     let run = case
         .fastcp()
-        .arg(held_back(case, "1M"))
+        .arg(held_back(case, "200K"))
         .arg(case.src("big"))
         .arg(case.to(disk.dir.path("there")))
         .start();
@@ -219,7 +219,7 @@ fn unfinished_content_is_private_and_has_another_name(case: &Case) {
     case.dst.mode("there", 0o666);
     for name in ["new", "there"] {
         let run = case.copying(&[], "a", name);
-        let run = run.arg(held_back(case, "2M")).start();
+        let run = run.arg(held_back(case, "100K")).start();
         let partial = until("the copy is under way", || {
             let partial = case.dst.partials().pop();
             partial.filter(|_| case.dst.has_partial())

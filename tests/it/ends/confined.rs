@@ -322,7 +322,7 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
         .says("--inplace");
     for flag in ["-n", "--itemize-changes"] {
         let shown = copy(case, &[flag], &guess, "far:secret");
-        shown.exits(2).says("they show existing names");
+        shown.exits(2).says("they show how existing files differ");
         assert_eq!(shown.stdout_text(), "");
     }
     assert_eq!(case.dst.read("secret"), secret.as_bytes());

@@ -46,14 +46,17 @@ impl Mirroring {
             return Some("filter rules may protect some of them");
         }
         if (report.has_failed() || report.has_source_failed()) && !self.rules.force {
-            return Some("another entry has failed");
+            return Some("after another entry has failed, only --force removes it");
         }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.are_beside()) {
             return Some("their backups would be in it (see --backup-dir)");
         }
         if self.may_confuse(&slot.dir) {
-            return Some("it may be another entry of the source in another spelling");
+            return Some(
+                "the file system confuses names such as a and A, so it may belong to another entry \
+                 of the source",
+            );
         }
         match mirror.most {
             Some(MostDeleted::Percent(percent)) if percent < 100 => {
