@@ -86,9 +86,9 @@ fn a_signal_tells_what_is_kept(case: &Case) {
 }
 
 fn nohup_keeps_a_copy_from_a_hangup(case: &Case) {
-    case.src.file("a", noise(1, 20 * MIB));
+    case.src.file("a", noise(1, 40 * MIB));
     let run = case
-        .copying(&[&held_back(case, "4M")], "a", "a")
+        .copying(&[&held_back(case, "2M")], "a", "a")
         .under(["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"])
         .start();
     wait_for_content(case);
@@ -322,7 +322,7 @@ fn a_server_without_a_client_ends_although_its_disk_hangs(case: &Case) {
 /// held back.
 fn in_a_shell(case: &Case, terminal: &Terminal, script: &str) -> Running {
     case.src.file("a", noise(1, 40 * MIB));
-    case.copying(&["--memory", "16Mi", &held_back(case, "3M")], "a", "a")
+    case.copying(&["--memory", "16Mi", &held_back(case, "2M")], "a", "a")
         .under(["sh", "-m", "-c", script, "sh"])
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave())

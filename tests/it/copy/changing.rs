@@ -38,7 +38,7 @@ const LITTLE: [&str; 3] = ["-r", "--memory", "16Mi"];
 
 /// Starts a copy of `a` over `there` that waits for the test. Returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
-    copy_at(case, &held_back(case, "2M"))
+    copy_at(case, &held_back(case, "500K"))
 }
 
 /// The same at the rate of this option.
@@ -130,7 +130,7 @@ fn files_that_vanish_from_a_tree_are_told(case: &Case) {
         tree.file(format!("small/{number}"), noise(number, 100_000));
     }
     let run = case.copying(&LITTLE, "tree", "");
-    let run = run.arg(held_back(case, "2M")).start();
+    let run = run.arg(held_back(case, "1M")).start();
     let into = case.dst.dir("tree");
     until("the copy is under way", || {
         (!into.names().is_empty()).then_some(())

@@ -139,7 +139,7 @@ fn a_host_that_cannot_be_reached_holds_nobody(case: &Case) {
 }
 
 fn a_host_that_has_it_already_gets_nothing(case: &Case) {
-    case.src.file("a", noise(1, 6 * MIB));
+    case.src.file("a", noise(1, 16 * MIB));
     case.src.file("b", prose(1, 4 * MIB));
     let dst = |host: &str| on(case, host, host) + "/";
     for host in HOSTS {
@@ -408,7 +408,7 @@ fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) 
 fn a_source_that_changes_is_read_again_for_each(case: &Case) {
     // More than memory holds: no destination has read all of it when it changes.
     case.src.file("a", noise(1, 32 * MIB));
-    let flags = ["--memory", "64Mi", &held_back(case, "4M")];
+    let flags = ["--memory", "64Mi", &held_back(case, "1M")];
     let run = to_all(case, &flags, "a").start();
     until("something is there", || {
         (case.dst.partial_bytes() > 3 * MIB as u64).then_some(())

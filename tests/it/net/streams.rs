@@ -93,7 +93,7 @@ fn any_number_of_streams_copies(case: &Case) {
 
 /// Starts a copy that waits for the test. Returns once its connections carry data.
 fn slow_copy(case: &Case, flags: &[&str]) -> run::Running {
-    let slow = ["-W", "--streams", "4", &held_back(case, "1M")];
+    let slow = ["-W", "--streams", "4", &held_back(case, "300K")];
     let run = case.copying(&slow, "a", "a").args(flags).start();
     until("the streams are up", || {
         let ports = procs::tcp_ports(run.pid(), TcpState::Established);

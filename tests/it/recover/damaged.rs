@@ -349,7 +349,7 @@ fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
     let there: u64 = bytes(&interrupted(case));
     let flags = ["--memory", "16Mi", "--compress", "none", "--json"];
     let running = case.copying(&flags, "a", "b");
-    let running = running.arg(held_back(case, "2M")).start();
+    let running = running.arg(held_back(case, "1M")).start();
     // The first copy may have been killed late, so that little is left.
     let more = (SIZE as u64).saturating_sub(there) / 3;
     until("more is there", || {

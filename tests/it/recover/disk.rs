@@ -93,7 +93,7 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     // A known shortage would end the copy before the first byte, so the disk fills after that.
     case.src.file("tree/bad/big", noise(1, 6 * MIB));
     let run = case.copying(&["-r"], "tree", "");
-    let run = run.arg(held_back(case, "1M")).start();
+    let run = run.arg(held_back(case, "200K")).start();
     until("the big file is under way", || {
         at.has_partial().then_some(())
     });
@@ -203,7 +203,7 @@ fn a_disk_that_fills_after_a_login_again_is_the_cause_that_is_told(case: &Case) 
     };
     case.src.file("a", noise(1, 20 * MIB));
     let run = case.copying(&["--memory", "16Mi"], "a", "disk/a");
-    let run = run.arg(held_back(case, "2M")).start();
+    let run = run.arg(held_back(case, "1M")).start();
     let brought = |bytes: u64| move |dir: &Dir| (dir.partial_bytes() > bytes).then_some(());
     until("the copy is under way", || brought(2 << 20)(&at));
     case.servers().pop().expect("a server runs").kill();

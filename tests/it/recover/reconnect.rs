@@ -118,9 +118,9 @@ fn what_a_former_session_brought_is_not_sent_again(case: &Case) {
         case.src.file("a", noise(1, 40 * MIB));
         let slow = ["--memory", "16Mi", "--summary", "--compress", "none"];
         let run = case.copying(&slow, "a", "a").arg(DIRECT).args(flags);
-        let run = run.arg(held_back(case, "4M")).start();
-        until("more than half is there", || {
-            (case.dst.partial_bytes() > 24 << 20).then_some(())
+        let run = run.arg(held_back(case, "3M")).start();
+        until("half is there", || {
+            (case.dst.partial_bytes() > 20 << 20).then_some(())
         });
         ssh_of(case).kill();
         let_go(case);

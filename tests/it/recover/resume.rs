@@ -222,7 +222,7 @@ fn of_two_copies_to_one_place_the_second_fails_at_once(case: &Case) {
     source(case);
     case.src.file("c", noise(5, MIB));
     let first = case.copying(&["--memory", "16Mi", "--compress", "none"], "a", "b");
-    let first = first.arg(held_back(case, "2M")).start();
+    let first = first.arg(held_back(case, "500K")).start();
     until("the first has begun", || {
         (!case.dst.partials().is_empty()).then_some(())
     });
