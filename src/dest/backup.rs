@@ -16,6 +16,7 @@ mod copy;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,12 +37,13 @@ use crate::dir::{Dir, is_reserved, may_leave};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
-/// Most names of this copy that look like those of backups; beyond this no backup is made beside its
-/// file.
-const TAKEN_MAX: usize = 1 << 18;
+/// Most names of this copy that look like those of backups, in 2.5 MB; beyond this no backup is made
+/// beside its file. A hash table with one entry more would have twice the size.
+const TAKEN_MAX: usize = (1 << 18) / 8 * 7;
 
-/// Most backups of this copy that are noted; beyond this no more are made beside their files.
-const MADE_MAX: usize = 1 << 20;
+/// Most backups of this copy that are noted, in 10 MB; beyond this no more are made beside their files.
+/// Also the most files of earlier sessions that are noted, in 18 MB.
+const MADE_MAX: usize = (1 << 20) / 8 * 7;
 
 /// Most directories above a backup directory that are looked at.
 pub(super) const ABOVE_MAX: usize = 1024;
@@ -60,6 +62,7 @@ const FIRST_MODE: u32 = 0o700;
 pub struct Backups {
     place: BackupPlace,
     state: Mutex<BackupState>,
+    hashing: RandomState,
     /// A claim has ended.
     unclaimed: Condvar,
 }
@@ -74,24 +77,24 @@ struct BackupState {
     above: HashSet<(u64, u64)>,
     /// The directory of the last backup, by that of its file.
     last: Option<((u64, u64), Arc<Dir>)>,
-    /// Names of this copy that look like those of backups: device and inode of the directory, and a
-    /// hash of the name.
-    taken: HashSet<(u64, u64, u64)>,
+    /// Names of this copy that look like those of backups: hashes of directory and name. Two with the
+    /// same hash are as rare as damage that no checksum shows.
+    taken: HashSet<u64>,
     /// Backups that this copy made, in the same form.
-    made: HashSet<(u64, u64, u64)>,
+    made: HashSet<u64>,
     /// Earlier sessions of this copy may have made backups.
     has_earlier: bool,
     /// Files that earlier sessions of this copy placed, in the same form, and their inodes.
-    placed: HashMap<(u64, u64, u64), u64>,
+    placed: HashMap<u64, u64>,
     /// Those beside their files that are being made now, or whose new version has no name yet.
-    claimed: HashSet<(u64, u64, u64)>,
+    claimed: HashSet<u64>,
 }
 
 /// The name of a backup beside its file, until the new version has its own name: an entry of this copy
 /// with the name of the backup waits so long, or one would replace the other.
 struct NameOfBackup {
     backups: Arc<Backups>,
-    key: (u64, u64, u64),
+    key: u64,
 }
 
 /// Where the copy lands, and its backups go.
@@ -146,10 +149,16 @@ impl std::fmt::Debug for Backups {
 }
 
 impl Backups {
+    fn key_of(&self, slot: &EntrySlot) -> u64 {
+        let place = (slot.dir.identity(), slot.name.as_bytes());
+        self.hashing.hash_one(place)
+    }
+
     pub fn new(place: BackupPlace) -> Arc<Backups> {
         Arc::new(Backups {
             place,
             state: Mutex::default(),
+            hashing: RandomState::new(),
             unclaimed: Condvar::new(),
         })
     }
@@ -167,7 +176,7 @@ impl Backups {
     /// True if this copy made the backup in `slot`, beside its file, or may have made it.
     pub fn has_made(&self, slot: &EntrySlot) -> bool {
         let state = self.state.lock();
-        let has_made = || state.has_earlier || state.made.contains(&key_of(slot));
+        let has_made = || state.has_earlier || state.made.contains(&self.key_of(slot));
         self.is_backup(slot.name.as_bytes()) && has_made()
     }
 
@@ -203,7 +212,7 @@ impl Backups {
     /// backup that is getting the name: for a few system calls on one directory.
     pub fn note(&self, slot: &EntrySlot) {
         if self.is_backup(slot.name.as_bytes()) {
-            let key = key_of(slot);
+            let key = self.key_of(slot);
             let mut state = self.state.lock();
             self.unclaimed
                 .wait_while(&mut state, |state| state.claimed.contains(&key));
@@ -219,14 +228,14 @@ impl Backups {
     pub fn note_placed(&self, slot: &EntrySlot, inode: u64) {
         let mut state = self.state.lock();
         if state.placed.len() < MADE_MAX {
-            state.placed.insert(key_of(slot), inode);
+            state.placed.insert(self.key_of(slot), inode);
         }
     }
 
     fn has_placed(&self, slot: &EntrySlot, old: &Stat) -> bool {
         let state = self.state.lock();
         // Most copies have one session.
-        !state.placed.is_empty() && state.placed.get(&key_of(slot)) == Some(&old.st_ino)
+        !state.placed.is_empty() && state.placed.get(&self.key_of(slot)) == Some(&old.st_ino)
     }
 
     /// Refuses a directory of the copy that is the backup directory.
@@ -299,7 +308,7 @@ impl Backups {
         backup: &EntrySlot,
         slot: &EntrySlot,
     ) -> Result<Option<NameOfBackup>> {
-        let key = key_of(backup);
+        let key = self.key_of(backup);
         let mut state = self.state.lock();
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
             return Err(slot.refused(
@@ -320,14 +329,14 @@ impl Backups {
     /// True if this copy made the backup in the backup directory. Then the version to keep now was
     /// placed by this copy itself: another of its entries has the same place.
     fn has_kept(&self, backup: &EntrySlot) -> bool {
-        !self.are_beside() && self.state.lock().made.contains(&key_of(backup))
+        !self.are_beside() && self.state.lock().made.contains(&self.key_of(backup))
     }
 
     /// Notes a backup in the backup directory. Those beside their files are noted before.
     fn note_kept(&self, backup: &EntrySlot) {
         let mut state = self.state.lock();
         if state.made.len() <= MADE_MAX {
-            state.made.insert(key_of(backup));
+            state.made.insert(self.key_of(backup));
         }
     }
 
@@ -445,7 +454,11 @@ impl KeptOld<'_> {
         }
         // In this order: another backup that takes the name then has a claim of its own.
         drop(self.claim);
-        self.backups.state.lock().made.remove(&key_of(&self.backup));
+        self.backups
+            .state
+            .lock()
+            .made
+            .remove(&self.backups.key_of(&self.backup));
         Ok(())
     }
 }
@@ -719,18 +732,6 @@ pub(super) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
         false => b"/",
     };
     [path, slash, name].concat()
-}
-
-/// Device and inode of the directory, and a hash of the name.
-fn key_of(slot: &EntrySlot) -> (u64, u64, u64) {
-    let (dev, ino) = slot.dir.identity();
-    let digest = blake3::hash(slot.name.as_bytes());
-    let (first, _) = digest.as_bytes().split_at(8);
-    (
-        dev,
-        ino,
-        u64::from_le_bytes(first.try_into().unwrap_or_default()),
-    )
 }
 
 #[cfg(test)]

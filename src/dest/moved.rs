@@ -14,8 +14,12 @@ use crate::chunk::SMALL_FILE_MAX;
 use crate::dir::{Dir, DirReader};
 use crate::manifest::{Name, Timestamp, file_type};
 
-/// Most files that are kept, of all directories, in some 30 MB.
-const FILES_MAX: usize = 1 << 18;
+/// Most bytes of files that are kept, of all directories: 200,000 files with names of 20 bytes.
+const BYTES_MAX: usize = 24 << 20;
+
+/// Approximate bytes of memory of a file without its name, and of a directory with it.
+const FILE: usize = 100;
+const DIRECTORY: usize = 256;
 
 /// Directories inside each other that are looked into.
 const DEPTH_MAX: usize = 64;
@@ -24,6 +28,7 @@ const DEPTH_MAX: usize = 64;
 #[derive(Default)]
 pub struct FilesByTime {
     files: BTreeMap<(u64, Timestamp, Vec<u8>), Arc<Dir>>,
+    bytes: usize,
 }
 
 impl FilesByTime {
@@ -43,7 +48,7 @@ impl FilesByTime {
     fn read_below(&mut self, top: &Arc<Dir>, is_over: impl Fn() -> bool) -> bool {
         let mut open = vec![DirReader::new(top.clone())];
         while let Some(reader) = open.last_mut() {
-            if is_over() || self.files.len() >= FILES_MAX {
+            if is_over() || self.bytes >= BYTES_MAX {
                 return false;
             }
             let Ok(Some(read)) = reader.next_name() else {
@@ -68,6 +73,11 @@ impl FilesByTime {
             };
             match file_type(&stat) {
                 FileType::RegularFile if stat.st_size as u64 > SMALL_FILE_MAX => {
+                    self.bytes += FILE + name.as_bytes().len();
+                    // Its reader has another one.
+                    if Arc::strong_count(&dir) == 2 {
+                        self.bytes += DIRECTORY;
+                    }
                     let name = name.as_bytes().to_vec();
                     let key = (stat.st_size as u64, Timestamp::mtime(&stat), name);
                     self.files.entry(key).or_insert(dir);

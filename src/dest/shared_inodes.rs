@@ -15,7 +15,7 @@ use crate::manifest::{Name, file_type};
 use crate::units::printable;
 
 /// Most files that are remembered, in some 30 MB.
-const FILES_MAX: usize = 1 << 18;
+const FILES_MAX: usize = 1 << 17;
 
 /// The files with several names that this copy has met.
 #[derive(Debug, Default)]

@@ -205,11 +205,19 @@ pub struct OwnerNames {
     groups: HashMap<u32, Vec<u8>>,
 }
 
+/// Most users, and most groups, that are remembered.
+const OWNERS_MAX: usize = 10_000;
+
 impl OwnerNames {
     /// Names the owner and group of `entry`, if they are kept by name and this host knows the names.
     pub fn name(&mut self, entry: &mut Entry, keep: &Keep) {
         if keep.numeric_ids {
             return;
+        }
+        for known in [&mut self.users, &mut self.groups] {
+            if known.len() >= OWNERS_MAX {
+                known.clear();
+            }
         }
         // If a directory service does not answer, the number counts.
         if keep.owner {

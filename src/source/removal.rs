@@ -54,6 +54,11 @@ pub struct CopiedFile {
 }
 
 impl CopiedFile {
+    /// Approximate bytes of memory, without its directory.
+    pub fn bytes(&self) -> usize {
+        size_of::<CopiedFile>() + self.name.as_bytes().len()
+    }
+
     /// For a file that was opened, `found` describes it as it was then.
     pub fn of(found: &FoundFile) -> CopiedFile {
         let entry = &found.entry;

@@ -20,6 +20,9 @@ use crate::manifest::{Entry, EntryId, LINKED_BYTES_MAX, Name, linked_weight};
 /// last name, but up to 40,000 other entries may be on their way before that name arrives.
 const BYTES_MAX: usize = LINKED_BYTES_MAX + (16 << 20);
 
+/// Approximate bytes of memory of a directory with its name.
+const DIRECTORY: usize = 256;
+
 /// Most bytes of places on disk, since the sender may be hostile: 40 million with paths of 100 bytes.
 const DISK_MAX: u64 = 8 << 30;
 
@@ -35,6 +38,8 @@ pub struct HardLinks(OrderedMutex<PlacedLinks, { place::PLACED_LINKS }>);
 struct PlacedLinks {
     files: BTreeMap<EntryId, FirstLink>,
     bytes: usize,
+    /// The directory of the file that came last.
+    last: Option<Arc<Dir>>,
     more: Option<DiskLinks>,
     /// Why there are no more places on disk.
     failed: Option<io::Error>,
@@ -45,6 +50,8 @@ struct FirstLink {
     name: Name,
     /// Device and inode, if the file system has lasting numbers.
     inode: Option<(u64, u64)>,
+    /// Approximate bytes of memory.
+    weight: usize,
 }
 
 /// Places on disk.
@@ -75,7 +82,7 @@ struct DiskLink {
 }
 
 enum FoundLink {
-    InMemory(FirstLink),
+    InMemory(EntrySlot, Option<(u64, u64)>),
     /// With its anchor.
     OnDisk(DiskLink, Arc<Dir>),
 }
@@ -92,8 +99,7 @@ impl HardLinks {
     /// gives the error.
     pub fn placed(&self, entry: &Entry, slot: &EntrySlot, inode: Option<(u64, u64)>) {
         if entry.links > 1 {
-            let (dir, name) = (slot.dir.clone(), slot.name.clone());
-            self.0.lock().add(entry.id, FirstLink { dir, name, inode });
+            self.0.lock().add(entry.id, slot, inode);
         }
     }
 
@@ -111,24 +117,32 @@ impl HardLinks {
 
 impl FoundLink {
     fn target(self) -> io::Result<LinkTarget> {
-        let (dir, name, inode) = match self {
-            FoundLink::InMemory(link) => (link.dir, link.name, link.inode),
+        let (slot, inode) = match self {
+            FoundLink::InMemory(slot, inode) => (slot, inode),
             FoundLink::OnDisk(link, anchor) => {
                 let dir = anchor.descend(&link.way)?;
                 if dir.identity() != link.dir {
                     return Err(io::Error::other("its directory was replaced"));
                 }
-                (dir, link.name, link.inode)
+                (EntrySlot::new(dir, link.name), link.inode)
             }
         };
-        let slot = EntrySlot::new(dir, name);
         Ok(LinkTarget { slot, inode })
     }
 }
 
 impl PlacedLinks {
-    fn add(&mut self, id: EntryId, link: FirstLink) {
-        let weight = weight(&link.name);
+    fn add(&mut self, id: EntryId, slot: &EntrySlot, inode: Option<(u64, u64)>) {
+        let last = self.last.replace(slot.dir.clone());
+        let is_same = last.is_some_and(|last| Arc::ptr_eq(&last, &slot.dir));
+        let weight =
+            linked_weight(slot.name.as_bytes().len()) + if is_same { 0 } else { DIRECTORY };
+        let link = FirstLink {
+            dir: slot.dir.clone(),
+            name: slot.name.clone(),
+            inode,
+            weight,
+        };
         if self.bytes + weight <= BYTES_MAX {
             self.bytes += weight;
             // A file is placed once, so this replaces no other entry of the map.
@@ -152,12 +166,12 @@ impl PlacedLinks {
     /// `is_last`: no name follows, so the file is forgotten.
     fn find(&mut self, id: EntryId, is_last: bool) -> io::Result<Option<FoundLink>> {
         if let Some(link) = self.files.get(&id) {
-            let (dir, name, inode) = (link.dir.clone(), link.name.clone(), link.inode);
-            if is_last {
-                self.bytes -= weight(&name);
-                self.files.remove(&id);
+            let slot = EntrySlot::new(link.dir.clone(), link.name.clone());
+            let found = FoundLink::InMemory(slot, link.inode);
+            if is_last && let Some(link) = self.files.remove(&id) {
+                self.bytes -= link.weight;
             }
-            return Ok(Some(FoundLink::InMemory(FirstLink { dir, name, inode })));
+            return Ok(Some(found));
         }
         match (&mut self.more, &self.failed) {
             (Some(more), _) => more.find(id, is_last),
@@ -251,10 +265,6 @@ impl DiskLinks {
 fn key(id: EntryId) -> Key {
     // No entry has the number 0, and the second half is not that of a mark either.
     [id, 1]
-}
-
-fn weight(name: &Name) -> usize {
-    linked_weight(name.as_bytes().len())
 }
 
 #[cfg(test)]

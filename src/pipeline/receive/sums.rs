@@ -24,8 +24,12 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// in some 20 MB. Others are read again.
 const DIFFERING_MAX: usize = 1 << 19;
 
-/// The same for a directory of an earlier copy, whose names are kept too, in some 40 MB.
-const LINKABLE_MAX: usize = 1 << 18;
+/// Most bytes of a directory of an earlier copy, whose names are kept too.
+const LINKABLE_BYTES_MAX: usize = 24 << 20;
+
+/// Approximate bytes of an entry there without its name, and of a short sum.
+const LINKABLE: usize = 128;
+const SHORT: usize = 40;
 
 /// Small files that are read at a time (`--checksum`).
 const READ_AT_ONCE: usize = 1024;
@@ -56,9 +60,10 @@ struct EntriesThere {
     links: Option<Linkable>,
 }
 
-/// The number of its entries, and 8 for the directory, which takes as much memory as 8 entries.
+/// The number of its entries, and more for the directory and for names, which take as much memory.
 fn weight(there: &EntriesThere) -> usize {
-    there.short.len() + 8
+    let names = there.links.as_ref().map_or(0, |links| links.bytes / SHORT);
+    there.short.len() + 8 + names
 }
 
 /// The entries of a directory of an earlier copy, and the new directory.
@@ -67,6 +72,8 @@ struct Linkable {
     old: Arc<Dir>,
     /// Name, device and inode by short sum.
     entries: HashMap<[u8; SHORT_SUM], (Name, (u64, u64))>,
+    /// Approximate bytes of `entries`.
+    bytes: usize,
 }
 
 impl Linkable {
@@ -287,12 +294,13 @@ impl OwnSums {
         }
         let has_time = rules.update.sums_have_times(&rules.keep);
         let key = self.key;
-        let mut linkable = HashMap::new();
+        let (mut linkable, mut bytes) = (HashMap::new(), 0);
         dest::entries_to_link(&old, rules, &mut self.names, |entry| {
             there.entries += 1;
-            if there.short.len() >= LINKABLE_MAX {
+            if bytes >= LINKABLE_BYTES_MAX {
                 return;
             }
+            bytes += LINKABLE + entry.name.as_bytes().len();
             let sum = entry.sum(&key, &rules.keep, has_time);
             there.add(&sum, &entry);
             let (short, _) = sum.split_at(SHORT_SUM);
@@ -308,6 +316,7 @@ impl OwnSums {
             new,
             old,
             entries: linkable,
+            bytes,
         });
         Ok(there)
     }

@@ -13,8 +13,8 @@ use crate::source::CopiedFile;
 /// Most files that wait, or that are to be removed. Beyond this the walk waits.
 const FILES_MAX: usize = 1 << 16;
 
-/// Most files with several names that wait for the end of the walk, in some 50 MB.
-const LINKED_MAX: usize = 1 << 18;
+/// Most bytes of files with several names that wait for the end of the walk.
+const LINKED_BYTES_MAX: usize = 24 << 20;
 
 /// Files that are handed over at once.
 const BATCH_MAX: usize = 64;
@@ -35,6 +35,7 @@ pub(super) struct RemovableFiles {
     ready: VecDeque<CopiedFile>,
     /// Those with several names: the walk finds further names by the number of names.
     linked: VecDeque<CopiedFile>,
+    linked_bytes: usize,
     /// Files for which there was no room there.
     left_out: u64,
 }
@@ -107,10 +108,13 @@ impl RemovableFiles {
         let Some(WaitingFile { file, .. }) = self.waiting.remove(&id) else {
             return;
         };
-        match file.is_linked() {
-            false => self.ready.push_back(file),
-            true if self.linked.len() < LINKED_MAX => self.linked.push_back(file),
-            true => self.left_out += 1,
+        if !file.is_linked() {
+            self.ready.push_back(file);
+        } else if self.linked_bytes < LINKED_BYTES_MAX {
+            self.linked_bytes += file.bytes();
+            self.linked.push_back(file);
+        } else {
+            self.left_out += 1;
         }
     }
 
