@@ -65,12 +65,15 @@ impl Expanded {
     }
 
     /// Adds the files that the operand `typed` names. `has_failed`: it names others too.
+    ///
+    /// # Errors
+    /// Usage, if the operands name too many files.
     pub fn add(
         &mut self,
         named: Vec<NamedSource>,
         (operand, typed): (usize, &[u8]),
         has_failed: bool,
-    ) {
+    ) -> Result<()> {
         // Of what a pattern matches, a part may be left out.
         let is_known = !source::is_pattern(typed) && (has_failed || !named.is_empty());
         self.may_lack_names |= !is_known;
@@ -78,6 +81,17 @@ impl Expanded {
         self.typed += 1;
         self.operands.extend(named.iter().map(|_| operand as u32));
         self.named.extend(named.into_iter().map(Arc::new));
+        self.check_number()
+    }
+
+    fn check_number(&self) -> Result<()> {
+        match self.named.len() > ROOTS_MAX {
+            true => Err(Error::usage(format!(
+                "more than {ROOTS_MAX} files and directories are named, the most that one copy \
+                 takes: copy the directory that holds them"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Adds the parts of the only source that go to separate places.
@@ -239,12 +253,7 @@ impl Expanded {
         if let Some(pipe) = &self.pipe {
             return Ok(vec![pipe.spec().root(source::root_id(0))]);
         }
-        if self.named.len() > ROOTS_MAX {
-            return Err(Error::usage(format!(
-                "{} files and directories are named, and one copy takes at most {ROOTS_MAX}: copy the directory that holds them",
-                self.named.len()
-            )));
-        }
+        self.check_number()?;
         let operands = self.named.iter().zip(&self.operands).enumerate();
         let root = |(n, (named, operand)): (usize, (&Arc<NamedSource>, &u32))| {
             named.to_root(source::root_id(n), *operand)
@@ -311,7 +320,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
             .for_each(|error| client.news.failures.add(error));
         let warnings = named.iter().filter_map(NamedSource::warning);
         warnings.for_each(|line| client.reporter.notice(&line));
-        all.add(named, (operand, &source.path), !errors.is_empty());
+        all.add(named, (operand, &source.path), !errors.is_empty())?;
     }
     all.add_parts(&options.maps, &lookup)?;
     Ok(all)

@@ -201,7 +201,7 @@ fn expand_pattern(
         let error = Error::new(
             Kind::Usage,
             Side::Source,
-            format!("matches more than {limit} names; copy the directory instead"),
+            format!("matches too many names ({limit} at most); copy the directory instead"),
         );
         return (Vec::new(), vec![error.at(typed)]);
     }

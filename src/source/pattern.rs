@@ -16,9 +16,12 @@ use rustix::io::Errno;
 
 use crate::dir::Confine;
 
-/// Paths that one pattern may expand to. The limit is beyond any argument list, and bounds the
-/// memory (about 500 bytes per path).
-pub const MATCHES_MAX: usize = 1_000_000;
+/// Most paths that one pattern may expand to, as many as one copy takes operands. Each needs about 500
+/// bytes of memory.
+pub const MATCHES_MAX: usize = 1 << 17;
+
+/// Most bytes of these paths.
+const PATH_BYTES_MAX: usize = 16 << 20;
 
 /// Longest component in bytes that is read as a pattern; a name has at most 255.
 const PATTERN_MAX: usize = 1024;
@@ -48,8 +51,9 @@ pub struct Match {
 #[derive(Default)]
 pub struct Matches {
     pub paths: Vec<Match>,
-    /// More than [`MATCHES_MAX`] paths matched.
+    /// More than [`MATCHES_MAX`] paths matched, or longer ones than memory should hold.
     pub too_many: bool,
+    path_bytes: usize,
     /// The first directory that could not be listed. It may be the reason why nothing matched.
     pub unreadable: Option<(PathBuf, io::Error)>,
 }
@@ -155,7 +159,8 @@ impl Matches {
     }
 
     fn add(&mut self, path: PathBuf, literal: bool) {
-        self.too_many = self.paths.len() == MATCHES_MAX;
+        self.path_bytes += path.as_os_str().len();
+        self.too_many = self.paths.len() == MATCHES_MAX || self.path_bytes > PATH_BYTES_MAX;
         if !self.too_many {
             self.paths.push(Match { path, literal });
         }

@@ -161,7 +161,7 @@ async fn named(
         for error in &errors {
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
-        all.add(found, (operand, &operands[operand]), !errors.is_empty());
+        all.add(found, (operand, &operands[operand]), !errors.is_empty())?;
     }
     let (maps, lookup) = (open.options.maps.clone(), lookup.clone());
     off_task(move || all.add_parts(&maps, &lookup).map(|()| all)).await?
