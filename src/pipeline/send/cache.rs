@@ -33,6 +33,7 @@ const MAKING_MAX: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(100);
 
 pub struct ChunkCache {
+    hosts: usize,
     state: OrderedMutex<CacheState, { place::CHUNK_CACHE }>,
     changed: Condvar,
 }
@@ -73,6 +74,7 @@ impl ChunkCache {
     /// For `hosts` hosts, none of which has joined, with `room` bytes.
     pub fn new(hosts: usize, room: usize) -> ChunkCache {
         ChunkCache {
+            hosts,
             state: OrderedMutex::new(CacheState::new(hosts.min(HOSTS_MAX), room)),
             changed: Condvar::new(),
         }
@@ -88,6 +90,11 @@ impl ChunkCache {
 impl CacheShare {
     pub fn new(cache: Arc<ChunkCache>, host: usize) -> CacheShare {
         CacheShare { cache, host }
+    }
+
+    /// The number of hosts of this copy.
+    pub fn hosts(&self) -> usize {
+        self.cache.hosts
     }
 
     /// Begins a session of this host. The host wants everything until it says otherwise.

@@ -131,9 +131,10 @@ pub struct Ended;
 impl Scheduler {
     /// `open_max` limits the big files open at once, and is at least one. `large_max` limits the
     /// large packs and pieces that are compressed at once. There are large pieces only if
-    /// `takes_pieces`.
-    pub fn of(open_max: u32, large_max: usize, takes_pieces: bool) -> Scheduler {
+    /// `takes_pieces`. The copy goes to `hosts` hosts.
+    pub fn of(open_max: u32, large_max: usize, takes_pieces: bool, hosts: usize) -> Scheduler {
         let state = SchedulerState {
+            entries: AnnouncedEntries::of(hosts),
             files: OpenFiles::of(open_max),
             ready: ReadyChunks::of(large_max, takes_pieces),
             ..SchedulerState::default()

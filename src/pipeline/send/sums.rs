@@ -49,6 +49,7 @@ pub(super) struct HeldEntries {
     directories: HashMap<EntryId, HeldDirectory>,
     held: usize,
     held_bytes: usize,
+    bytes_max: usize,
     /// Sums to be sent.
     sums: Vec<DirectorySum>,
     entry_sums: Vec<EntrySums>,
@@ -94,9 +95,11 @@ pub(super) struct Compared {
 pub(super) struct NotAsked;
 
 impl HeldEntries {
-    pub(super) fn new(terms: Option<SumTerms>) -> HeldEntries {
+    /// For a copy to `hosts` hosts from this process.
+    pub(super) fn new(terms: Option<SumTerms>, hosts: usize) -> HeldEntries {
         HeldEntries {
             terms,
+            bytes_max: (HELD_BYTES_MAX / hosts.max(1)).max(1 << 20),
             ..HeldEntries::default()
         }
     }
@@ -284,7 +287,7 @@ impl HeldEntries {
     }
 
     fn holds_much(&self) -> bool {
-        self.held >= HELD_MAX || self.held_bytes >= HELD_BYTES_MAX
+        self.held >= HELD_MAX || self.held_bytes >= self.bytes_max
     }
 
     /// True if the receiver has not answered everything.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::announcements::Announcements;
+use super::cache::CacheShare;
 use super::counting::WalkCount;
 use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
@@ -44,6 +45,10 @@ const EARLY_MAX: usize = 64;
 
 /// The assumed size in bytes of a file of unknown size. Most files of /proc are shorter.
 const PAGE: u64 = 4096;
+
+/// Bytes in a row of a pack's table from which on the entry counts as announced. The pack's size limits
+/// the others.
+const LONG_ROW: usize = 1024;
 
 /// The state of the walk.
 struct SourceWalk<'a> {
@@ -281,7 +286,9 @@ impl SourceWalk<'_> {
                 changes: options.changes.clone(),
                 has_time: options.update.sums_have_times(&options.keep),
             };
-            self.held = Some(HeldEntries::new(self.sender.scheduler.sum_key().map(terms)));
+            let terms = self.sender.scheduler.sum_key().map(terms);
+            let hosts = self.sender.share.as_ref().map_or(1, CacheShare::hosts);
+            self.held = Some(HeldEntries::new(terms, hosts));
         }
         let Some(held) = &mut self.held else {
             return Ok(());
@@ -583,6 +590,10 @@ impl SourceWalk<'_> {
             Some(SmallFileMode::Fresh) | None => {}
         }
         let (size, name_len) = (member.found.entry.size, member.row_len());
+        if name_len > LONG_ROW {
+            let entry = std::slice::from_ref(&member.found.entry);
+            self.sender.scheduler.announcing(entry);
+        }
         let Some(pack) = self.small.gathering.add(member, size, name_len) else {
             return Ok(());
         };

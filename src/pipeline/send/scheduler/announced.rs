@@ -30,8 +30,13 @@ pub const DIRECTORY_BYTES_MAX: usize = 8 << 20;
 /// Most ranges of failed entries that are remembered, in some 5 MB.
 const FAILED_RANGES_MAX: usize = 1 << 17;
 
+/// The least bytes of each kind, however many hosts get the copy.
+const BYTES_MIN: usize = 1 << 20;
+
 #[derive(Default)]
 pub(super) struct AnnouncedEntries {
+    /// Hosts that get the copy from this process, in sessions of their own, besides this one.
+    others: usize,
     /// Entries that are in place or failed.
     settled: RangeSet,
     /// Failed entries, as long as a pack in flight or a further name may ask about them.
@@ -50,6 +55,14 @@ pub(super) struct AnnouncedEntries {
 }
 
 impl AnnouncedEntries {
+    /// For a copy to `hosts` hosts, which share the limits of bytes.
+    pub(super) fn of(hosts: usize) -> AnnouncedEntries {
+        AnnouncedEntries {
+            others: hosts.saturating_sub(1),
+            ..AnnouncedEntries::default()
+        }
+    }
+
     /// Begins the walk. Numbers below `first` belong to operands.
     pub(super) fn begin_walk(&mut self, first: EntryId) {
         self.floor = first;
@@ -124,14 +137,15 @@ impl AnnouncedEntries {
     /// True if the entry that the walk has come to may be announced. `kept` entries count by their bytes
     /// only.
     pub(super) fn has_room(&self, kept: u64) -> bool {
+        let share = |bytes: usize| (bytes / (self.others + 1)).max(BYTES_MIN);
         let met = self.operands.met(self.highest);
         let unsettled = met.saturating_sub(self.settled.count() + kept);
         unsettled <= UNSETTLED_ENTRIES_MAX
             // Each gap takes memory here and at the receiver.
             && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
-            && self.unsettled.bytes() < ANNOUNCED_BYTES_MAX
+            && self.unsettled.bytes() < share(ANNOUNCED_BYTES_MAX)
             && self.directories.len() < DIRECTORIES_MAX
-            && self.directories.bytes() < DIRECTORY_BYTES_MAX
+            && self.directories.bytes() < share(DIRECTORY_BYTES_MAX)
             && self.operands.ended_bytes < OPERAND_BYTES_MAX
     }
 

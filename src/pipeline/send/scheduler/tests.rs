@@ -14,7 +14,7 @@ use crate::source::{Changes, PipeOrigin, PipeSpec, SourceFile};
 
 /// Plans with this many packs to be merged by three, and at most one large pack at work.
 fn plans(packs: usize) -> Scheduler {
-    let plans = Scheduler::of(8, 1, false);
+    let plans = Scheduler::of(8, 1, false, 1);
     plans.start(SmallFileMode::Fresh, 8);
     plans.steer(32, 1, 3);
     (0..packs).for_each(|_| plans.add_pack(Vec::new()).expect("it goes on"));
@@ -203,7 +203,7 @@ fn send_file(plans: &Scheduler, dir: &std::path::Path, had: RangeSet) -> EntryId
 #[test]
 fn a_look_for_the_data_of_a_failed_file_does_not_keep_the_copy_from_its_end() {
     let temp = tempfile::tempdir().expect("a directory");
-    let plans = Scheduler::of(8, 1, false);
+    let plans = Scheduler::of(8, 1, false, 1);
     plans.start(SmallFileMode::Fresh, 8);
     let id = send_file(&plans, temp.path(), RangeSet::new());
     let next = plans.state.lock().next();
@@ -223,7 +223,7 @@ fn a_look_for_the_data_of_a_failed_file_does_not_keep_the_copy_from_its_end() {
 #[test]
 fn a_file_of_which_the_receiver_had_half_is_whole_only_with_the_other_half() {
     let temp = tempfile::tempdir().expect("a directory");
-    let plans = Scheduler::of(8, 1, false);
+    let plans = Scheduler::of(8, 1, false, 1);
     plans.start(SmallFileMode::Fresh, 8);
     let half = CHUNK_SIZE as u64;
     let id = send_file(&plans, temp.path(), std::iter::once(0..half).collect());
