@@ -434,7 +434,8 @@ impl Outcome {
     }
 
     /// The process's exit code. A session's failure outranks those of entries. If all failed
-    /// entries have the same code, that is the exit code; otherwise it is 1.
+    /// entries have the same code, that is the exit code; otherwise it is 1, and the highest of them
+    /// for a check.
     pub fn exit_code(&self) -> i32 {
         if let Some(fatal) = &self.fatal {
             return fatal.kind.exit_code();
@@ -443,6 +444,8 @@ impl Outcome {
         match codes.next() {
             None if self.check && self.differs() => 1,
             None => 0,
+            // With 1, a check has compared everything.
+            Some(first) if self.check => codes.fold(first, i32::max),
             Some(first) if codes.all(|code| code == first) => first,
             Some(_) => 1,
         }
