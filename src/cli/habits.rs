@@ -327,7 +327,7 @@ mod tests {
             ("--rsync-path=x a h:", "--remote-path"),
             ("-V", "write --version"),
             ("--no-relative a h:", "name them as SOURCEs"),
-            ("--dirs a h:", "without -r"),
+            ("--dirs a h:", "without its content"),
             ("--verbose a h:", "write -v"),
             ("--quiet a h:", "write -q"),
             ("--log-file=x a h:", "--json prints"),

@@ -117,7 +117,8 @@ impl Sender {
         let may_be_large = terms.peer_takes_large_packs && terms.share.is_none();
         let large_max = context.budget.large_packs * usize::from(may_be_large);
         let pieces = terms.peer_takes_large_pieces;
-        let scheduler = Scheduler::of(terms.open_entries, large_max, pieces);
+        let hosts = terms.share.as_ref().map_or(1, CacheShare::hosts);
+        let scheduler = Scheduler::of(terms.open_entries, large_max, pieces, hosts);
         let scheduler = Arc::new(scheduler.beside(terms.count));
         let context = Arc::new(context);
         let report = Arc::new(SendReport::new(context.clone(), scheduler.clone()));

@@ -111,8 +111,8 @@ impl Entries {
         if entry.is_implied() || !self.above.get().is_some_and(contains) {
             return Ok(());
         }
-        let message = "would be a copy of a source directory inside that directory itself; choose \
-                       a destination outside it";
+        let message = "is inside the source directory that goes here; a directory cannot be copied \
+                       into itself";
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 
