@@ -81,7 +81,7 @@ fn a_resize_leaves_no_debris(case: &Case) {
     case.src.file(name, noise(1, 4 * MIB));
     let terminal = Terminal::open(80, 24);
     let run = case
-        .copying(&[&held_back(case, "100K")], name, "x")
+        .copying(&[&held_back(case, "200K")], name, "x")
         .env("TERM", "xterm")
         .start_on(terminal.output(), terminal.slave());
     until("a bar is drawn", || {

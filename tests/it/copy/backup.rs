@@ -272,7 +272,7 @@ fn a_backup_outlives_a_lost_connection(case: &Case) {
     let there = case.dst.dir("tree");
     there.file("a", "the old version");
     there.file("c", "the old c");
-    let slow = held_back(case, "100K");
+    let slow = held_back(case, "300K");
     let flags = ["-a", "-b", "--delete-excluded", &slow];
     let running = case.copying(&flags, "tree/", "tree").start();
     until("a and c are placed and b is under way", || {

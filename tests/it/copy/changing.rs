@@ -38,7 +38,7 @@ const LITTLE: [&str; 3] = ["-r", "--memory", "16Mi"];
 
 /// Starts a copy of `a` over `there` that waits for the test. Returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
-    copy_at(case, &held_back(case, "500K"))
+    copy_at(case, &held_back(case, "1M"))
 }
 
 /// The same at the rate of this option.

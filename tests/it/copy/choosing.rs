@@ -477,7 +477,7 @@ fn a_planted_link_leads_no_listed_name_out_of_the_source(case: &Case) {
     let list = format!("--files-from={}", list.display());
     let done = case.copy(&["-a", &list], "t", "");
     done.exits(9)
-        .says("t/out/f: is behind a symbolic link of another user");
+        .says("t/out/f: is behind a symbolic link that belongs to another user");
     assert_eq!(paths(case), ["in", "in/f", "out", "own", "own/f"]);
     assert!(case.dst.meta("out").is_symlink());
 }

@@ -41,7 +41,7 @@ fn cut(path: impl AsRef<std::path::Path>, len: usize) {
 /// Starts a copy of `a` that waits for the test. Returns when content arrives.
 fn copy_under_way(case: &Case) -> Running {
     let run = case.copying(&LIVE, "a", "a");
-    let run = run.arg(held_back(case, "500K")).start();
+    let run = run.arg(held_back(case, "1M")).start();
     until("the copy is under way", || {
         case.dst.has_partial().then_some(())
     });
@@ -168,7 +168,7 @@ fn in_place_no_more_stays_than_was_there_to_copy(case: &Case) {
     let there = case.dst.file("a", noise(2, SIZE + 4000));
     let inode = case.dst.meta("a").ino();
     let run = case.copying(&LIVE, "a", "a").arg("--inplace");
-    let run = run.arg(held_back(case, "500K")).start();
+    let run = run.arg(held_back(case, "1M")).start();
     until("the copy is under way", || {
         let mut begin = [0; 4096];
         let file = File::open(&there).ok()?;

@@ -50,7 +50,7 @@ fn what_others_make_stays_after_a_lost_connection(case: &Case) {
     case.src.file("tree/b", noise(1, 6 * MIB));
     let there = case.dst.dir("tree");
     there.file("gone", "of an earlier copy");
-    let slow = held_back(case, "100K");
+    let slow = held_back(case, "300K");
     let flags = ["-a", "--delete", &slow];
     let running = case.copying(&flags, "tree/", "tree").start();
     until("b is under way", || {
@@ -450,7 +450,7 @@ fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
     for name in ["d/only there", "kept/only there", "only there"] {
         there.file(name, "");
     }
-    let slow = held_back(case, "100K");
+    let slow = held_back(case, "300K");
     let copying = case
         .copying(&["-a", "--delete", &slow], "tree/", "there")
         .start();

@@ -179,7 +179,7 @@ fn a_disk_that_fills_while_we_copy(case: &Case) {
     case.src.file("big", noise(1, 9 * MIB));
     let run = case
         .fastcp()
-        .arg(held_back(case, "200K"))
+        .arg(held_back(case, "400K"))
         .arg(case.src("big"))
         .arg(case.to(disk.dir.path("there")))
         .start();
@@ -219,7 +219,7 @@ fn unfinished_content_is_private_and_has_another_name(case: &Case) {
     case.dst.mode("there", 0o666);
     for name in ["new", "there"] {
         let run = case.copying(&[], "a", name);
-        let run = run.arg(held_back(case, "100K")).start();
+        let run = run.arg(held_back(case, "300K")).start();
         let partial = until("the copy is under way", || {
             let partial = case.dst.partials().pop();
             partial.filter(|_| case.dst.has_partial())

@@ -255,9 +255,9 @@ fn operands_and_options_that_do_not_fit_are_refused(case: &Case) {
     case.src.file("e", "e");
     let (d, e) = (on("h1", case, "d"), on("h2", case, "e"));
     for (words, told) in [
-        (&["-r", "h1:d/", &e][..], "which has no name in DEST"),
-        (&["-r", "h1:", &e], "which has no name in DEST"),
-        (&["-r", ".", &e], "which has no name in DEST"),
+        (&["-r", "h1:d/", &e][..], "each source needs a name in DEST"),
+        (&["-r", "h1:", &e], "each source needs a name in DEST"),
+        (&["-r", ".", &e], "each source needs a name in DEST"),
         (&["-a", "--snapshot", &d, &e], "leave out --snapshot"),
         (&["-a", "--relative", &d, &e], "leave out --relative"),
         (&["-a", "--digests", "sums", &d, &e], "leave out --digests"),

@@ -93,7 +93,7 @@ fn a_disk_that_is_full_fails_what_does_not_fit(case: &Case) {
     // A known shortage would end the copy before the first byte, so the disk fills after that.
     case.src.file("tree/bad/big", noise(1, 6 * MIB));
     let run = case.copying(&["-r"], "tree", "");
-    let run = run.arg(held_back(case, "200K")).start();
+    let run = run.arg(held_back(case, "400K")).start();
     until("the big file is under way", || {
         at.has_partial().then_some(())
     });

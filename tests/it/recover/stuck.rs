@@ -118,7 +118,7 @@ fn clearing_what_failed_is_no_silence(case: &Case) {
     let held = Inject::new().hold("unlink").on("*.part");
     let copy = case
         .copying(&["-r", "--no-resume", "--timeout=8s"], "tree", "")
-        .arg(held_back(case, "200K"))
+        .arg(held_back(case, "400K"))
         .inject(&held)
         .start();
     let into = case.dst.dir("tree");
