@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -30,7 +31,8 @@ const MERCY: Duration = Duration::from_secs(10);
 /// Time between two attempts to lock.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Attempts to open a journal that other processes remove at the same moment.
+/// Attempts to open a journal that other processes remove at the same moment, or while too many files
+/// are open.
 const TRIES: usize = 16;
 
 /// How to wait for the lock.
@@ -59,15 +61,22 @@ pub(super) fn take(
     waiting: &WaitForLock,
 ) -> Result<Option<(File, bool)>> {
     let mut patience = None;
-    for _ in 0..TRIES {
+    for attempt in 1..=TRIES {
         // Checked before the open, because opening a device or a FIFO has effects.
         let existed = match dir.stat(name) {
             Ok(stat) if !is_ours(&stat) => return Ok(None),
             found => found.is_ok(),
         };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
-        let Ok(fd) = dir.open(name, flags, Mode::RUSR | Mode::WUSR) else {
-            return Ok(None);
+        let fd = match dir.open(name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => fd,
+            // A journal of an earlier session would stay for good. Other threads soon close files.
+            Err(cause) if is_out_of_files(&cause) && attempt < TRIES => {
+                std::thread::sleep(INTERVAL);
+                continue;
+            }
+            // The copy does not need a journal.
+            Err(_) => return Ok(None),
         };
         let file = File::from(fd);
         // Checked before anything in it is read, because another user's file must not be trusted.
@@ -89,6 +98,12 @@ pub(super) fn take(
         }
     }
     Err(Error::busy(waiting.path))
+}
+
+/// True if this process or the system has too many open files.
+fn is_out_of_files(cause: &io::Error) -> bool {
+    let cause = Errno::from_io_error(cause);
+    matches!(cause, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Ensures that only this user can write records that are trusted. Empties a file that others could
