@@ -607,14 +607,15 @@ fn make_backup(
 /// Gives the entry in `slot` the name of its backup too.
 fn link_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::Result<()> {
     let (from, to) = (handle(slot)?, handle(backup)?);
+    let old = slot.name.as_os_str();
+    let link = |name: &OsStr| linkat(&*from, old, &*to, name, AtFlags::empty());
+    match link(backup.name.as_os_str()) {
+        Err(Errno::EXIST) => {}
+        // A process that is killed now leaves no other name.
+        done => return done,
+    }
     let temporary = random_name(backup);
-    linkat(
-        &*from,
-        slot.name.as_os_str(),
-        &*to,
-        &temporary,
-        AtFlags::empty(),
-    )?;
+    link(&temporary)?;
     name_backup(backup, &temporary, rules)
 }
 
