@@ -185,7 +185,7 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
         (
             "--inplace",
             args.inplace,
-            "--inplace would write into files that earlier copies share",
+            "--inplace would change existing files, which may be hard links to earlier copies",
         ),
         (
             "--no-clobber",
@@ -200,7 +200,7 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
         (
             "--remove-source-files",
             args.mirror.removes_sources(),
-            "a reused file is no new copy of its source",
+            "reused files are compared only by size and time, so their sources are not removed",
         ),
     ];
     match others.iter().find(|(_, is_given, _)| *is_given) {

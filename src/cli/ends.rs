@@ -77,9 +77,8 @@ fn with_commands(
         (2, ..) => (operands.next(), operands.next()),
         _ => {
             return Err(Error::usage(
-                "a command replaces SOURCE or DEST, so exactly one more operand is needed (add \
-                 HOST: to run the command on that host): \
-                 fastcp --from-command CMD [HOST:] DEST, fastcp SOURCE [HOST:] --to-command CMD",
+                "a command stands for SOURCE or DEST: type only the other end, and HOST: if the \
+                 command runs on another host: fastcp --from-command CMD [HOST:] DEST, fastcp SOURCE [HOST:] --to-command CMD",
             ));
         }
     };
@@ -270,8 +269,8 @@ mod tests {
             (vec!["a", "b", "-"], "one source"),
             (vec!["-", "a", "h:"], "one source"),
             ([&["a", "h:p"], &to[..]].concat(), "h:p is a path"),
-            ([&["a", "b", "h:"], &to[..]].concat(), "one more operand"),
-            (to.to_vec(), "one more operand"),
+            ([&["a", "b", "h:"], &to[..]].concat(), "only the other end"),
+            (to.to_vec(), "only the other end"),
             (vec!["a", "--to-command", " "], "is empty"),
             (vec!["-"], "are needed"),
         ] {

@@ -79,7 +79,9 @@ fn map(typed: &OsString, source: &Operand, is_here: bool) -> Result<Mapping> {
         divided(typed.as_bytes()).ok_or_else(|| fail("write FROM=TO (\\= for a = in FROM)"))?;
     let from = part(&from, source).ok_or_else(|| {
         let source = name(source);
-        fail(&format!("FROM is a path below {source}, such as pg_wal"))
+        fail(&format!(
+            "FROM must be a path below {source}, such as pg_wal"
+        ))
     })?;
     if to.is_empty() {
         return Err(fail(
@@ -88,11 +90,11 @@ fn map(typed: &OsString, source: &Operand, is_here: bool) -> Result<Mapping> {
     }
     let parsed = operand::parse(OsString::from_vec(to))?;
     if parsed.what != EndKind::Path {
-        return Err(fail("TO is a path, not a pipe"));
+        return Err(fail("TO must be a path, not a pipe"));
     }
     if parsed.host.is_some() {
         return Err(fail(
-            "TO is on the host of DEST, so write its path alone (./a:b if it has a colon)",
+            "TO is always on the host of DEST: write its path alone (./a:b if it has a colon)",
         ));
     }
     if is_here && parsed.path.starts_with(b"~") {

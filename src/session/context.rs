@@ -31,7 +31,7 @@ use crate::transport::rate_limit::RateLimiter;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Tried};
 
-/// The user's end of a copy: its reporter, its counters and its end.
+/// The client's side of a copy: its reporter, its counters and its shutdown.
 #[derive(Clone)]
 pub struct ClientContext {
     pub progress: Arc<Progress>,
@@ -83,7 +83,7 @@ impl ClientContext {
     /// hosts must not have them.
     ///
     /// # Errors
-    /// `Kind::Usage` if one of those has.
+    /// `Kind::Usage` if a source on another host already has one of the names.
     pub fn take_roots(&self, request: &Request, roots: &[Root]) -> Result<()> {
         if request.options.mirror.removes_sources {
             let operand = |root: &Root| {
@@ -113,7 +113,7 @@ impl ClientContext {
         }
     }
 
-    /// Takes what the tuner learnt of a complete copy.
+    /// Stores what the tuner learnt from a complete copy.
     pub async fn conclude(&self, request: &Request, conclusion: Conclusion) {
         let Conclusion {
             verdict,
@@ -226,7 +226,7 @@ pub trait LinkTest: Send + Sync {
     fn run<'a>(&'a self, ends: TestEnds<'a>) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 }
 
-/// The parts of a sending session that a test uses.
+/// The parts of a sending session that a [`LinkTest`] uses.
 pub struct TestEnds<'a> {
     pub sender: &'a Sender,
     pub connection_set: &'a ConnectionSet,

@@ -123,8 +123,8 @@ pub fn no_answer(host: &Host, limit: Duration, rsh: Rsh) -> Error {
 /// The error where the cause is unknown; quotes the far end's output.
 fn ended(code: Option<i32>, startup: &Startup, said: &LastOutput) -> String {
     let what = match &startup.path {
-        Some(_) => "the command of --remote-path",
-        None => "fastcp",
+        Some(_) => "the command of --remote-path ended before it answered",
+        None => "the login ended before fastcp answered",
     };
     let exit = code.map_or(String::new(), |code| format!(" (exit {code})"));
     let printed = last_lines(said.stdout);
@@ -135,13 +135,13 @@ fn ended(code: Option<i32>, startup: &Startup, said: &LastOutput) -> String {
     } else if startup.path.is_some() {
         "; that command is not fastcp".to_owned()
     } else {
-        "; the account's shell, or the forced command of its key, does not start it".to_owned()
+        "; the account's shell, or the forced command of its key, did not start it".to_owned()
     };
     let hint = match printed.contains("sftp") || said.stderr.contains("sftp") {
         true => "; an account that allows only sftp cannot run fastcp",
         false => "",
     };
-    format!("{what} ended before it answered{exit}{more}{hint}")
+    format!("{what}{exit}{more}{hint}")
 }
 
 /// Most lines of a far end's output that an error quotes.

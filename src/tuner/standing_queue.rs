@@ -7,13 +7,12 @@
 //! trip at 1 Mbit/s takes 1.2 s. So where the round trip becomes long, this limit allows just
 //! enough bytes in flight to keep the link busy.
 //!
-//! If the throughput falls while this limit is in force, there are three possible reasons. If the
-//! link has become slower, the queue became longer instead, and more bytes in flight do not change
-//! the throughput. Otherwise the path has become longer, or others fill the queue; then more bytes
-//! in flight raise the throughput, and fewer lower it. So the limit is raised for a moment. If that
-//! does not help, it is computed again for the lower throughput. If the throughput rises with the
-//! limit or falls with it, the limit is lifted for a while, because with it others would get the
-//! whole link. Then [`path`](super::path) tells a longer path from others.
+//! If the throughput falls under this limit, there are three possible reasons. First, the link has
+//! become slower: then the queue grows, and more bytes in flight do not help. Second, the path has
+//! become longer. Third, others fill the queue. In the last two cases more bytes in flight raise the
+//! throughput. So the limit is raised for a moment. If that does not help, it is computed again for
+//! the lower throughput. If it helps, the limit is lifted for a while, because under it others would
+//! take the whole link. Then [`path`](super::path) tells the second case from the third.
 
 use std::time::Duration;
 

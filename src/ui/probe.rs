@@ -185,7 +185,10 @@ fn formula(expected: &ExpectedCopy) -> (String, String) {
         ("link x ratio", format!("{} x {ratio:.2}", rate(*link))),
         ("workers / cost here", per_ns(*workers_here, *here_ns)),
         match *processors {
-            Some(processors) => ("processors / both", per_ns(processors, here_ns + there_ns)),
+            Some(processors) => (
+                "processors / both ends",
+                per_ns(processors, here_ns + there_ns),
+            ),
             None => ("workers / cost there", per_ns(*workers_there, *there_ns)),
         },
     ];
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!(formula(&expected).0.matches(',').count(), 3);
         expected.processors = Some(128);
         let (names, numbers) = formula(&expected);
-        let both = "link x ratio, workers / cost here, processors / both, write";
+        let both = "link x ratio, workers / cost here, processors / both ends, write";
         assert_eq!(names, both);
         let both = "118 MB/s x 2.49, 128 / 14.10 ns/B, 128 / 15.73 ns/B, 410 MB/s";
         assert_eq!(numbers, both);

@@ -7,7 +7,7 @@
 //! 32 entry u64              | 40 offset u64
 //! 48 raw length u32         | 52 wire length u32
 //! 56 reserved, 8 bytes: written as 0, ignored
-//! 64 digest, 32 bytes ‖ encoded bytes ‖ tag, 16 bytes or none by the suite: the wire length
+//! 64 digest, 32 bytes ‖ encoded bytes ‖ tag, 16 bytes or none (suite); all: wire length
 //! ```
 //!
 //! All numbers are little-endian. The header is sent in clear text and authenticated. The digest

@@ -111,8 +111,7 @@ impl Entries {
         if entry.is_implied() || !self.above.get().is_some_and(contains) {
             return Ok(());
         }
-        let message = "is inside the source directory that goes here; a directory cannot be copied \
-                       into itself";
+        let message = "contains the destination: a directory cannot be copied into itself";
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 

@@ -299,8 +299,8 @@ impl DestinationResolver<'_> {
         };
         if spec.inplace {
             return Err(Error::usage(
-                "--inplace writes into files that earlier copies share: leave it out with \
-                 --link-dest and --copy-dest",
+                "--inplace would change existing files, which may be hard links to earlier \
+                 copies: give it without --link-dest and --copy-dest",
             ));
         }
         let is_directory = roots.first().is_some_and(|root| root.is_directory);

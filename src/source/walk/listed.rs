@@ -26,8 +26,8 @@ const HOLDS_FROM: usize = 256;
 const SAME_NAME: &str = "would get the same name as another listed entry, which is copied";
 
 const LEADS_OUT: &str = "is behind a symbolic link that belongs to another user and leads out of \
-                         SOURCE (of BASE in BASE/./NAME). fastcp does not follow that link: name \
-                         the path that it leads to";
+                         SOURCE (or, for BASE/./NAME, out of BASE), so it is not followed: name the \
+                         path that it leads to";
 
 /// A listed entry, or a directory that leads to listed names.
 struct ListedEntry {

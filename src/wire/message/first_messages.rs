@@ -184,11 +184,11 @@ impl CopyOptions {
             ),
             (
                 self.mirror.deletes,
-                "a snapshot has only the entries of the source: leave out --delete with --snapshot",
+                "a snapshot has only the entries of the source: --delete is not needed, leave it out",
             ),
             (
                 self.backup.is_some(),
-                "older snapshots keep old versions: leave out --backup with --snapshot",
+                "older snapshots keep the old versions: leave out --backup",
             ),
             (
                 self.mirror.removes_sources,

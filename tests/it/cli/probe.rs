@@ -91,7 +91,9 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
     }
     let text = done.stdout_text();
     assert!(
-        text.contains("= min(link x ratio, workers / cost here, processors / both, read, write)")
+        text.contains(
+            "= min(link x ratio, workers / cost here, processors / both ends, read, write)"
+        )
     );
     nothing_stays(&case.dst);
     // fastcp stores settings for the next copy only after a copy.

@@ -398,11 +398,11 @@ fn mappings_that_cannot_work_are_refused(case: &Case) {
         (&["-a", "--map", "base", src, dst][..], "write FROM=TO"),
         (
             &["-a", "--map", "/etc=/x", src, dst],
-            "FROM is a path below",
+            "FROM must be a path below",
         ),
         (
             &["-a", "--map", "base=db2:/x", src, dst],
-            "TO is on the host of DEST",
+            "TO is always on the host of DEST",
         ),
         (&["-a", "--map", "base=", src, dst], "TO is empty"),
         (
