@@ -97,7 +97,7 @@ pub(super) fn use_in_place(
         let what = match (first.use_of_file, use_of_file) {
             (InodeUse::Stays, InodeUse::Stays) => return Ok(()),
             (InodeUse::Written, _) => "this copy writes",
-            (InodeUse::Stays, InodeUse::Written) => "must not change",
+            (InodeUse::Stays, InodeUse::Written) => "this copy leaves as it is",
         };
         let path = first.dir.path().join(&first.name);
         let path = printable(path.as_os_str().as_bytes());

@@ -150,7 +150,7 @@ impl SourceRemover {
         let expected = match (file.is_further, self.linked.get(&key)) {
             (true, None) => {
                 return Err(file.stays(
-                    "another hard link to it changed since it was read, or is not removed",
+                    "the first of its hard links changed since it was read, or is not removed; copy again",
                 ));
             }
             (_, Some(first)) => *first,
