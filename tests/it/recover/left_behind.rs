@@ -18,6 +18,7 @@ ways! { local_push, local_pull =>
     what_another_source_left_under_this_name_is_found_out,
     leftovers_from_another_place_are_not_resumed,
     a_journal_that_could_not_lie_in_the_best_place_is_found,
+    a_journal_is_opened_when_files_are_closed,
 }
 
 ways! { local_push, local_pull, here => a_journal_that_cannot_be_removed_is_told }
@@ -183,6 +184,30 @@ fn leftovers_from_another_place_are_not_resumed(case: &Case) {
 }
 
 /// At first no journal could be created beside the tree, so the receiver created it inside.
+fn a_journal_is_opened_when_files_are_closed(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/a", noise(1, SIZE));
+    aged();
+    let flags = [&SLOW[..], &["-r"]].concat();
+    let run = case.copying(&flags, "tree", "").start();
+    until("a third is there", || {
+        has_third(&case.dst.journals().pop()?).then_some(())
+    });
+    kill_receiver(case, run);
+    let full = Inject::new()
+        .fail("open", Errno::NFILE)
+        .on(".fastcp-*.journal")
+        .times(3);
+    let flags = ["-r", "--summary", "--compress", "none"];
+    let done = case.copying(&flags, "tree", "").inject(&full).run();
+    full.assert_struck(3);
+    assert!(done.succeeds().wire_bytes() < SIZE - SIZE / 4, "{done}");
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["tree"]);
+}
+
 fn a_journal_that_could_not_lie_in_the_best_place_is_found(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -191,7 +216,7 @@ fn a_journal_that_could_not_lie_in_the_best_place_is_found(case: &Case) {
     aged();
     let into = case.dst.dir("tree");
     let full = Inject::new()
-        .fail("open", Errno::NFILE)
+        .fail("open", Errno::NOSPC)
         .on(".fastcp-*.journal")
         .times(1);
     let flags = [&SLOW[..], &["-r"]].concat();
