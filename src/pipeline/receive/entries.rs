@@ -111,7 +111,8 @@ impl Entries {
         if entry.is_implied() || !self.above.get().is_some_and(contains) {
             return Ok(());
         }
-        let message = "contains the destination: a directory cannot be copied into itself";
+        let message = "the source directory that goes to this path contains this path; a directory \
+                       cannot be copied into itself";
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 
