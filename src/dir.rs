@@ -59,6 +59,24 @@ pub struct Dir {
     default_acl: OnceLock<Option<Acl>>,
 }
 
+/// Weighs the directories that a list of files holds: usually files of one directory follow each
+/// other.
+#[derive(Default)]
+pub struct HeldDirs {
+    last: Option<Arc<Dir>>,
+}
+
+impl HeldDirs {
+    /// Approximate bytes of memory of a directory with its name. Zero for that of the last file.
+    pub fn weight(&mut self, dir: &Arc<Dir>) -> usize {
+        let last = self.last.replace(dir.clone());
+        match last.is_some_and(|last| Arc::ptr_eq(&last, dir)) {
+            true => 0,
+            false => 256,
+        }
+    }
+}
+
 /// How a directory was reached, which is also how it is opened again.
 enum DirOrigin {
     /// By its path. It keeps its handle, so the path is for messages only.

@@ -11,15 +11,14 @@ use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use super::is_own_name;
 use crate::chunk::SMALL_FILE_MAX;
-use crate::dir::{Dir, DirReader};
+use crate::dir::{Dir, DirReader, HeldDirs};
 use crate::manifest::{Name, Timestamp, file_type};
 
 /// Most bytes of files that are kept, of all directories: 200,000 files with names of 20 bytes.
 const BYTES_MAX: usize = 24 << 20;
 
-/// Approximate bytes of memory of a file without its name, and of a directory with it.
+/// Approximate bytes of memory of a file without its name.
 const FILE: usize = 100;
-const DIRECTORY: usize = 256;
 
 /// Directories inside each other that are looked into.
 const DEPTH_MAX: usize = 64;
@@ -29,6 +28,7 @@ const DEPTH_MAX: usize = 64;
 pub struct FilesByTime {
     files: BTreeMap<(u64, Timestamp, Vec<u8>), Arc<Dir>>,
     bytes: usize,
+    dirs: HeldDirs,
 }
 
 impl FilesByTime {
@@ -73,11 +73,7 @@ impl FilesByTime {
             };
             match file_type(&stat) {
                 FileType::RegularFile if stat.st_size as u64 > SMALL_FILE_MAX => {
-                    self.bytes += FILE + name.as_bytes().len();
-                    // Its reader has another one.
-                    if Arc::strong_count(&dir) == 2 {
-                        self.bytes += DIRECTORY;
-                    }
+                    self.bytes += FILE + name.as_bytes().len() + self.dirs.weight(&dir);
                     let name = name.as_bytes().to_vec();
                     let key = (stat.st_size as u64, Timestamp::mtime(&stat), name);
                     self.files.entry(key).or_insert(dir);

@@ -12,8 +12,6 @@ pub const RULE_FILE_MAX: usize = 64 << 10;
 
 /// Most bytes of the rule files in a directory and in those above it, with the paths of these.
 pub(super) const FILES_BYTES_MAX: usize = 4 << 20;
-pub(super) const FILES_TOO_LONG: &str =
-    "the rule files here and in the directories above have more than 4 MiB with their paths";
 
 /// Most rules that name a file: each is opened in every directory.
 pub(super) const FILES_MAX: usize = 16;

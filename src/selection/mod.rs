@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::manifest::{Timestamp, file_type};
 
-use limits::{FILES_BYTES_MAX, FILES_TOO_LONG, RULES_BYTES_MAX};
+use limits::{FILES_BYTES_MAX, RULES_BYTES_MAX};
 pub use limits::{RULE_FILE_MAX, RULES_MAX};
 use pattern::Target;
 pub use rule::{BadRule, LineForm, Parsed, Rule, RuleFile, RuleLines, RulePattern, RuleSide};
@@ -288,7 +288,9 @@ impl FileRules {
         held.rules += rules.len();
         held.bytes += text.len() + path.len();
         let list = match held.bytes > FILES_BYTES_MAX {
-            true => Err(BadRule::new(FILES_TOO_LONG)),
+            true => Err(BadRule::new(
+                "the rule files here and in the directories above have more than 4 MiB with their paths",
+            )),
             false => RuleList::new(&rules, path),
         };
         let list = list.map_err(|why| (lines.line(), why))?;

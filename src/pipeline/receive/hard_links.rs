@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::byte_strings;
 use crate::dest::{EntrySlot, LinkTarget, temporary_file};
-use crate::dir::Dir;
+use crate::dir::{Dir, HeldDirs};
 use crate::disk_table::{DiskTable, Key, VALUE};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId, LINKED_BYTES_MAX, Name, linked_weight};
@@ -19,9 +19,6 @@ use crate::manifest::{Entry, EntryId, LINKED_BYTES_MAX, Name, linked_weight};
 /// A sender that cannot remember more keeps within its own limit. It forgets a file when it meets the
 /// last name, but up to 40,000 other entries may be on their way before that name arrives.
 const BYTES_MAX: usize = LINKED_BYTES_MAX + (16 << 20);
-
-/// Approximate bytes of memory of a directory with its name.
-const DIRECTORY: usize = 256;
 
 /// Most bytes of places on disk, since the sender may be hostile: 40 million with paths of 100 bytes.
 const DISK_MAX: u64 = 8 << 30;
@@ -38,8 +35,7 @@ pub struct HardLinks(OrderedMutex<PlacedLinks, { place::PLACED_LINKS }>);
 struct PlacedLinks {
     files: BTreeMap<EntryId, FirstLink>,
     bytes: usize,
-    /// The directory of the file that came last.
-    last: Option<Arc<Dir>>,
+    dirs: HeldDirs,
     more: Option<DiskLinks>,
     /// Why there are no more places on disk.
     failed: Option<io::Error>,
@@ -133,10 +129,7 @@ impl FoundLink {
 
 impl PlacedLinks {
     fn add(&mut self, id: EntryId, slot: &EntrySlot, inode: Option<(u64, u64)>) {
-        let last = self.last.replace(slot.dir.clone());
-        let is_same = last.is_some_and(|last| Arc::ptr_eq(&last, &slot.dir));
-        let weight =
-            linked_weight(slot.name.as_bytes().len()) + if is_same { 0 } else { DIRECTORY };
+        let weight = linked_weight(slot.name.as_bytes().len()) + self.dirs.weight(&slot.dir);
         let link = FirstLink {
             dir: slot.dir.clone(),
             name: slot.name.clone(),

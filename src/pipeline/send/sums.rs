@@ -20,7 +20,7 @@ use crate::wire::message::{
 
 /// Most entries that are held back, and about how many bytes they may take.
 const HELD_MAX: usize = 8 * SUMS_MAX;
-const HELD_BYTES_MAX: usize = 16 << 20;
+pub(super) const HELD_BYTES_MAX: usize = 16 << 20;
 
 /// Entries that one message of sums stands for, about. The receiver reads that many in some 10 ms, so
 /// it begins soon and both ends work at the same time.
@@ -95,11 +95,11 @@ pub(super) struct Compared {
 pub(super) struct NotAsked;
 
 impl HeldEntries {
-    /// For a copy to `hosts` hosts from this process.
-    pub(super) fn new(terms: Option<SumTerms>, hosts: usize) -> HeldEntries {
+    /// Holds back entries of at most `bytes_max` bytes, about.
+    pub(super) fn new(terms: Option<SumTerms>, bytes_max: usize) -> HeldEntries {
         HeldEntries {
             terms,
-            bytes_max: (HELD_BYTES_MAX / hosts.max(1)).max(1 << 20),
+            bytes_max,
             ..HeldEntries::default()
         }
     }

@@ -10,12 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::announcements::Announcements;
-use super::cache::CacheShare;
 use super::counting::WalkCount;
 use super::mirror::MirrorRoots;
 use super::plan::{PackMember, SendPipe};
 use super::scheduler::{Ended, SmallFileMode};
-use super::sums::{Compared, HeldEntries, SumTerms};
+use super::sums::{Compared, HELD_BYTES_MAX, HeldEntries, SumTerms};
 use crate::chunk::SMALL_FILE_MAX;
 use crate::chunk::ranges::RangeSet;
 use crate::chunk::split::Gathering;
@@ -286,9 +285,9 @@ impl SourceWalk<'_> {
                 changes: options.changes.clone(),
                 has_time: options.update.sums_have_times(&options.keep),
             };
-            let terms = self.sender.scheduler.sum_key().map(terms);
-            let hosts = self.sender.share.as_ref().map_or(1, CacheShare::hosts);
-            self.held = Some(HeldEntries::new(terms, hosts));
+            let scheduler = &self.sender.scheduler;
+            let terms = scheduler.sum_key().map(terms);
+            self.held = Some(HeldEntries::new(terms, scheduler.share_of(HELD_BYTES_MAX)));
         }
         let Some(held) = &mut self.held else {
             return Ok(());

@@ -63,6 +63,11 @@ impl AnnouncedEntries {
         }
     }
 
+    /// The part of `bytes` for one of the hosts that get the copy.
+    pub(super) fn share_of(&self, bytes: usize) -> usize {
+        (bytes / (self.others + 1)).max(BYTES_MIN)
+    }
+
     /// Begins the walk. Numbers below `first` belong to operands.
     pub(super) fn begin_walk(&mut self, first: EntryId) {
         self.floor = first;
@@ -137,15 +142,14 @@ impl AnnouncedEntries {
     /// True if the entry that the walk has come to may be announced. `kept` entries count by their bytes
     /// only.
     pub(super) fn has_room(&self, kept: u64) -> bool {
-        let share = |bytes: usize| (bytes / (self.others + 1)).max(BYTES_MIN);
         let met = self.operands.met(self.highest);
         let unsettled = met.saturating_sub(self.settled.count() + kept);
         unsettled <= UNSETTLED_ENTRIES_MAX
             // Each gap takes memory here and at the receiver.
             && self.settled.fragments() as u64 <= UNSETTLED_ENTRIES_MAX
-            && self.unsettled.bytes() < share(ANNOUNCED_BYTES_MAX)
+            && self.unsettled.bytes() < self.share_of(ANNOUNCED_BYTES_MAX)
             && self.directories.len() < DIRECTORIES_MAX
-            && self.directories.bytes() < share(DIRECTORY_BYTES_MAX)
+            && self.directories.bytes() < self.share_of(DIRECTORY_BYTES_MAX)
             && self.operands.ended_bytes < OPERAND_BYTES_MAX
     }
 

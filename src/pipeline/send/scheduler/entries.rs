@@ -38,6 +38,11 @@ impl Scheduler {
         self.state.lock().entries.begin_walk(first);
     }
 
+    /// The part of a limit of `bytes` for one of the hosts that get the copy.
+    pub fn share_of(&self, bytes: usize) -> usize {
+        self.state.lock().entries.share_of(bytes)
+    }
+
     /// Waits until `entry` may be announced: until few enough entries are unsettled and few enough
     /// bytes announced. Calls `before` before such a wait, since unannounced entries cannot
     /// settle. Small files that the receiver already has count by their bytes only. False if files
