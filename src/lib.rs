@@ -17,7 +17,7 @@
 //! | 4 | [`pipeline::send::read`], [`report`](pipeline::send::report) | [`open`](pipeline::send::read::SendReader::open) does rows 5 and 6, [`say_or_end`](pipeline::send::report::SendReport::say_or_end) row 8 |
 //! | 5 | [`source::read`] | [`SourceFile::open`](source::SourceFile::open): the announcement describes the open file |
 //! | 6 | [`source::found`] | [`FoundFile::open`](source::FoundFile::open) opens it beneath its directory and checks its identity |
-//! | 7 | `pipeline::send::scheduler::announced` | `announce` counts the memory that it takes at the receiver |
+//! | 7 | `pipeline::send::scheduler::announced` | its `announce`, called by that of row 3, counts the memory that the file takes at the receiver |
 //! | 8 | [`control`] | [`Outgoing::send_blocking`](control::Outgoing::send_blocking) queues the message; a task writes it |
 //! | 9 | [`wire::message`] | [`Message::encode`](wire::message::Message::encode): `Entries` |
 //! | | | *— ssh —* |
@@ -34,7 +34,7 @@
 //! | 20 | `dest::partial` | [`Partial::create`](dest::Partial::create) |
 //! | 21 | `dest::temporary` | `Temporary::create`: a file beside the final name |
 //! | | | *— ssh: `Want` goes back through rows 8 to 13 —* |
-//! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::control::SendControl::answer); [`part`](pipeline::send::control::SendControl::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
+//! | 22 | [`pipeline::send::control`] | [`answer`](pipeline::send::control::SendControl::answer); [`part`](pipeline::send::control::SendControl::part) makes a [`SendFile`](pipeline::send::plan::SendFile), and the module of row 3 [schedules](pipeline::send::scheduler::Scheduler::want) it |
 //! | 23 | [`digest`] | [`Tree::new`](digest::Tree::new) |
 //! | 24 | [`chunk::split`] | [`Cut::skipping`](chunk::split::Cut::skipping): existing ranges are not sent |
 //!
@@ -44,7 +44,7 @@
 //! |---|---|---|---|
 //! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) takes a buffer of the [pool](chunk::Pool) and does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | `Buffer` |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
-//! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses a size, on a slow link up to that of two chunks | |
+//! | 27 | `pipeline::send::scheduler::ready` | `next_piece` chooses the size of the piece | |
 //! | 28 | [`chunk::split`] | [`Cut::next_up_to`](chunk::split::Cut::next_up_to): a range of data, or a hole | `FilePiece` |
 //! | 29 | `pipeline::send::scheduler::in_flight` | `number`: the chunk's number, which never changes | [`Plan`](pipeline::send::plan::Plan) |
 //!
@@ -111,18 +111,18 @@
 //! verifies the whole range.
 //!
 //! If the receiver has nothing of a piece, or little, row 38 seals the digest once more with the
-//! [anchors](chunk::anchors) of the piece. By these the receiver finds content that has moved within
-//! the old version: `pipeline::receive::shifts` looks it up in an index of that version
-//! ([`BlockIndex`](dest::BlockIndex)). The next pieces are then found without anchors. One worker
-//! at a time does this (`pipeline::receive::anchored`).
+//! [anchors](chunk::anchors) of the piece. By these the receiver finds content that has moved
+//! within the old version: `pipeline::receive::shifts` looks it up in an index of that version
+//! ([`BlockIndex`](dest::BlockIndex)). The next pieces are then found without anchors. Only one
+//! worker at a time searches (`pipeline::receive::anchored`).
 //!
 //! A pipe (stdin, a command, a FIFO) is planned while it is read: [`pipeline::send::pipe`] reads it
 //! in order. The sender keeps each of its frames until the receiver acknowledges it. If the
 //! destination is a pipe, an [`dest::OrderedSink`] puts the chunks back in order. A window bounds
-//! the memory of both.
+//! the memory for kept frames and for chunks that wait for their turn.
 //!
-//! With several destinations, each host has its own sender. The first sender that reaches a chunk reads
-//! and encodes it for all. The result stays in the [`pipeline::send::cache`] until the other
+//! With several destinations, each host has its own sender. The first sender that reaches a chunk
+//! reads and encodes it for all. The result stays in the [`pipeline::send::cache`] until the other
 //! senders have taken it.
 //!
 //! The [`tuner`] decides while the copy runs how a chunk is compressed, how many connections there
@@ -182,7 +182,7 @@
 //! hello                 ---------------------->
 //! Open                  ----------------------> role, options, session, ways to connect
 //! Secret                ----------------------> the session's key
-//!                       <---------------------- Listen: the same, or another port
+//!                       <---------------------- Listen: the port of the hello, or another one
 //!                       <---------------------- Credit: bytes of data that control may carry
 //! Roots                 ----------------------> operands and totals
 //! Entries               ----------------------> directories, links, big files, in order
@@ -198,23 +198,25 @@
 //!                       <---------------------- exits, at the latest 20 ms after `Done`
 //! ```
 //!
-//! - The walk does not wait for answers, except about sums. Frames, questions about small files, and
-//!   sums wait for `Landed`.
+//! - The walk does not wait for answers, except about sums. Frames, questions about small files,
+//!   and sums wait for `Landed`.
 //! - If counting the sources takes long, the sender sends `Uncounted` instead of `Roots`, and the
-//!   totals later (`Counted`). A receiver that has to check the free space waits for the totals; any
-//!   other receiver sends `Landed` at once. The walk of the copy counts too, and may finish first.
-//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (short digests of
-//!   the pages that it has in place of a chunk whose digest it got), `Missing` (existing ranges are
-//!   damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an entry failed).
-//! - With `-a` and the like, the client sends `Archive` after the secret. If the destination exists,
-//!   the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
+//!   totals later (`Counted`). A receiver that has to check the free space waits for the totals;
+//!   any other receiver sends `Landed` at once. The walk of the copy counts too, and may finish
+//!   first.
+//! - At any time, the receiver may send `Nack` (a chunk arrived damaged), `Differs` (the old
+//!   version differs from the digest of a chunk; short digests of its pages), `Missing` (existing
+//!   ranges are damaged), `Checked` (bytes of an earlier run that it has read) and `Fault` (an
+//!   entry failed).
+//! - With `-a` and the like, the client sends `Archive` after the secret. If the destination
+//!   exists, the receiver sends `SumUp` before `Landed`. The sender then sends `DirectorySums` and
 //!   `EntrySums`, and announces entries that differ, as the answers (`Summed`) say. At the end the
 //!   receiver sends `NotKept`, if it could not keep some metadata.
-//! - With `--delete` the sender sends the directories of its sources (`SourcePlaces`), which a
-//!   receiver on the same machine must not delete. It also sends the `Names` in each directory before
-//!   the directory's `EntryEnd`. When everything is in place, the receiver asks about names that
-//!   differ (`OwnNames`), the sender says which entries it does not have (`Extra`), and the receiver
-//!   reports what it deletes (`Deleted`).
+//! - With `--delete` the sender says in which directories its sources are (`SourcePlaces`). A
+//!   receiver on the same machine must not delete these directories. The sender also sends `Names` in
+//!   each directory before the directory's `EntryEnd`. When everything is in place, the receiver
+//!   sends its names in the directories that differ (`OwnNames`). The sender answers which of them
+//!   the source lacks (`Extra`), and the receiver reports what it deletes (`Deleted`).
 //! - With `--link-dest`, `--copy-dest` and `--snapshot` the receiver looks for unchanged entries in
 //!   earlier copies too, and answers as if they existed. With `--snapshot` it reports the complete
 //!   snapshot (`Snapshot`) before `Done`.
@@ -229,12 +231,13 @@
 //!   says so: the destination is a directory then.
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
-//!   answers `WouldSend` instead of requesting content. With `--checksum` frames with digests are
-//!   sent, otherwise none. The client's hello says whether `--dry-run` and `--itemize-changes` are
+//!   answers `WouldSend` instead of requesting content. Frames are sent only with `--checksum`;
+//!   they carry digests. The client's hello says whether `--dry-run` and `--itemize-changes` are
 //!   given.
-//! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and the
-//!   server answers each of them (`VerifiedFiles`). No data connection is made.
-//! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` and `Unlinked`. It sends
+//! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and
+//!   the server answers each of them (`VerifiedFiles`). No data connection is made.
+//! - The sender may send `Fault`, `Vanished` (with `--live`), `Special` (skipped special files) and
+//!   `Unlinked` (hard links copied as separate files). It sends
 //!   `Tune` when it wants another number of connections, and `Data` while no data connection works.
 //!   The client sends `Dial` to ask the server to connect to it.
 //! - An end that fails sends `Abort` with the cause.

@@ -55,7 +55,10 @@ pub fn check(maps: &[Mapping], has_places: bool) -> Result<(), String> {
             return Err(format!("--map: {from} is not a possible path below SOURCE"));
         }
         if !is_path(&map.to) || has_places && map.to.is_empty() {
-            return Err(format!("--map {from}: not a possible place"));
+            let to = printable(&map.to);
+            return Err(format!(
+                "--map {from}={to}: the path after = is empty, too long or invalid"
+            ));
         }
     }
     for (nth, map) in maps.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The work of one command: a copy on this machine, over sessions with one host, between two
-//! hosts, to several or from several; a probe; listing or removing programs on hosts.
+//! The work of one command: a copy on this machine, with one host, between two hosts, to
+//! several hosts or from several hosts; a probe; listing or removing programs on hosts.
 
 pub mod copy;
 pub mod fan_out;

@@ -51,7 +51,7 @@ Examples:
   fastcp -r db/ host:/data/db             the content of db, into /data/db
   fastcp -r db1:/srv/x db2:/srv           between hosts, directly if possible
   fastcp -P 2222 'me@host:*.log' logs/    remote files that match
-  pg_dump x | fastcp - host:x.sql         a pipe; stdout: fastcp host:x.sql -
+  pg_dump x | fastcp - host:x.sql         a pipe (- as destination: stdout)
   fastcp --rsh local -r a anyhost:/tmp/b  a trial on this machine, without ssh";
 
 const COPYING: &str = "Copying";
@@ -82,7 +82,7 @@ pub(super) struct Args {
     /// Copy directories recursively
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,
-    /// Copy and delete nothing; show what would be done
+    /// Change nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
     pub dry_run: bool,
     /// Compare with DEST or LIST; exit 1 if unequal
@@ -170,13 +170,13 @@ pub(super) struct Args {
     #[arg(short = 'x', long, help_heading = CHOOSING)]
     pub one_file_system: bool,
 
-    /// Copy the output of CMD, run here or on HOST:
+    /// Copy the output of CMD, run here (HOST: on HOST)
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub from_command: Option<OsString>,
-    /// Pipe the data into CMD, run here or on HOST:
+    /// Pipe the data into CMD, run here (HOST: on HOST)
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Pipe length, or bytes to read from /dev/zero
+    /// Expected length of a pipe; bytes of /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// Keep the received part of a pipe that was cut off
@@ -239,7 +239,7 @@ pub(super) struct Args {
     /// Do not install fastcp on HOST if it is missing
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
-    /// Remove the installed fastcp from HOST:; copy nothing
+    /// Only remove the installed fastcp from HOST:
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
     /// How to start fastcp on HOST: ssh, local [ssh]

@@ -52,8 +52,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     if args.keep.archive && args.ignored.has_relative_letter() {
         return Err(Error::usage(
-            "-R has no effect, as in scp: write --relative to keep the paths of sources, or leave it \
-             out (see fastcp --help rsync)",
+            "-R is scp's letter and has no effect: write --relative for rsync's -R, or leave out -R \
+             (see fastcp --help rsync)",
         ));
     }
     args.set_check()?;
@@ -82,8 +82,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     check_earlier(&args, &sources, &dest)?;
     if args.inplace && (args.keep.update || args.keep.size_only) {
         return Err(Error::usage(
-            "--inplace cannot be combined with --update or --size-only: they would take the file of \
-             an interrupted copy for a newer or a complete one",
+            "--inplace cannot be combined with --update or --size-only: they would keep \
+             the half-written file of an interrupted copy",
         ));
     }
     if (args.keep.update || args.keep.size_only)

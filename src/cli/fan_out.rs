@@ -51,7 +51,8 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
     let is_standard = |dest: &&Operand| matches!(dest.what, EndKind::Stdio | EndKind::Stderr);
     if let Some(dest) = all().find(is_standard) {
         return Err(Error::usage(format!(
-            "{}: cannot be one of several destinations (pipe fastcp into tee)",
+            "{}: cannot be one of several destinations: copy to it in a run of its own, or pipe the \
+             source through tee",
             name(dest)
         )));
     }
@@ -73,8 +74,8 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
         && let Some(second) = all().find(|dest| !hosts.insert(dest.host.as_ref()))
     {
         return Err(Error::usage(format!(
-            "{}: is the second destination there, and one --backup-dir would mix their backups: \
-             give a relative DIR without .., or copy in several runs with one DIR each",
+            "{}: is the second destination on this host, and both would put backups into the same \
+             --backup-dir: give a relative DIR without .., or use one run for each destination",
             name(second)
         )));
     }
@@ -95,7 +96,7 @@ pub(super) fn also(args: &Args, sources: &[Operand], dest: &Operand) -> Result<V
 fn check_flags(args: &Args) -> Result<()> {
     if args.address.is_some() && args.route != Some(Route::Reverse) {
         return Err(Error::usage(
-            "--address names one host, so with --also it needs --route reverse",
+            "--address with --also needs --route reverse, where this machine alone listens",
         ));
     }
     Ok(())

@@ -39,7 +39,7 @@ pub(super) struct KeepArgs {
     /// Keep owners and groups by number, not by name
     #[arg(long, help_heading = METADATA)]
     pub numeric_ids: bool,
-    /// Change modes: u=rwX; D755: directories, F644: files
+    /// Change modes: u=rwX, D755 (directories), F644 (files)
     #[arg(long, value_name = "CHANGES", help_heading = METADATA)]
     chmod: Vec<String>,
     /// Give the copies another owner (needs root)

@@ -96,7 +96,8 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
     };
     if host.is_some() && host != source.host {
         return Err(fail(&format!(
-            "a list on a host must be on the host of SOURCE ({}): copy it here first",
+            "the list must be on this machine or on the host of SOURCE ({}): copy it to one of them \
+             first",
             name(source)
         )));
     }

@@ -28,7 +28,9 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     let selector = choice::selector(&args, std::slice::from_ref(&source))?;
     let relative = list_args::relative(&args, std::slice::from_ref(&source), &source)?;
     if selector.is_choosing() || relative.is_some() || !args.map.is_empty() {
-        return Err(refused("the options that choose files: LIST names them"));
+        return Err(refused(
+            "the options that choose files, since LIST names the files",
+        ));
     }
     if args.json || !args.quiet {
         stdout::check()?;
@@ -57,7 +59,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     request.options.itemizes = false;
     if request.archives() || request.options.preserve || request.options.digests {
         return Err(refused(
-            "the options about metadata, existing files and deletion: it compares content alone",
+            "the options about metadata, existing files and deletion, since only content is compared",
         ));
     }
     // Nothing is written, and nothing is kept for a later run.

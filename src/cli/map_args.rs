@@ -60,8 +60,7 @@ pub(super) fn maps(
         if !hosts.insert(dest.host.as_ref().map(|host| &host.name)) {
             let second = name(dest);
             return refused(&format!(
-                "gives each part one place on a host, and {second} is the second DEST there: copy one \
-                 after the other"
+                "cannot be used for two DESTs on one host, such as {second}: use one run for each DEST"
             ));
         }
     }

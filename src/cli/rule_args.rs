@@ -32,7 +32,7 @@ const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
         RuleOption::Include,
         "include",
         "PATTERN",
-        "Copy entries that match; later rules do not apply",
+        "Copy entries that match, whatever later rules say",
     ),
     (
         RuleOption::ExcludeFrom,

@@ -82,8 +82,8 @@ pub(super) fn use_in_place(
     }
     if rules.shared_inodes.is_beside && use_of_file == InodeUse::Written {
         return Err(slot.refused(
-            "has several hard links, and a file from another host may go to one of them; copy from \
-             one host after the other, or without --inplace",
+            "has several hard links, and --inplace could write a file from another host into the \
+             same inode; copy from each host in its own run, or without --inplace",
         ));
     }
     let mut state = rules.shared_inodes.state.lock();
@@ -97,7 +97,7 @@ pub(super) fn use_in_place(
         let what = match (first.use_of_file, use_of_file) {
             (InodeUse::Stays, InodeUse::Stays) => return Ok(()),
             (InodeUse::Written, _) => "this copy writes",
-            (InodeUse::Stays, InodeUse::Written) => "this copy leaves as it is",
+            (InodeUse::Stays, InodeUse::Written) => "this copy does not change",
         };
         let path = first.dir.path().join(&first.name);
         let path = printable(path.as_os_str().as_bytes());

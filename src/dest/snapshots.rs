@@ -557,7 +557,7 @@ fn container(spec: &Spec, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
     }
 }
 
-const IS_NESTED: &str = "is in a directory that holds snapshots: name that directory";
+const IS_NESTED: &str = "is inside a directory of snapshots: write that directory as DEST";
 
 /// The directory at `path`, or the nearest above it that exists.
 fn nearest(path: &Path, spec: &Spec, handles: &Arc<Handles>) -> Option<Arc<Dir>> {

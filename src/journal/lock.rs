@@ -70,7 +70,7 @@ pub(super) fn take(
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NONBLOCK;
         let fd = match dir.open(name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(fd) => fd,
-            // A journal of an earlier session would stay for good. Other threads soon close files.
+            // Nothing else removes a journal of an earlier session. Other threads soon close files.
             Err(cause) if is_out_of_files(&cause) && attempt < TRIES => {
                 std::thread::sleep(INTERVAL);
                 continue;

@@ -8,17 +8,18 @@
 //! its own, or inside a directory that the copy fills. The journal of a copy to a block device is
 //! in the user's state directory (`dest::device_journal`), that of a snapshot in
 //! `.fastcp-snapshots` (`dest::snapshots`). Every journal has mode 0600. The receiver makes it when
-//! the roots have landed and removes it when the copy is complete. If its name leads to a link,
-//! another user's file or a file with a second name, the copy has no journal, and an interrupted
-//! copy starts again from the beginning.
+//! the roots have landed and removes it when the copy is complete. If its name leads to a symbolic
+//! link, another user's file or a file with several hard links, the copy has no journal, and an
+//! interrupted copy starts again from the beginning.
 //!
 //! # Format
 //!
 //! It is append-only: a header, then records of 96 bytes, each with its own checksum ([`record`]
-//! has the format). A session begins with its writer and place (boot, mount, process). A big file
-//! gets a number when it is begun, with hashes of its path below the roots and of its source's
-//! identity, and the inode of its partial file. A chunk is recorded when its bytes are verified and
-//! their write has returned, a file when it has its final name, a directory when it is made.
+//! has the format). The first record of a session names the process that writes, its boot and its
+//! mount. A big file gets a number when it is begun, with hashes of its path below the roots and of
+//! its source's identity, and the inode of its partial file. A chunk is recorded when its bytes are
+//! verified and their write has returned, a file when it has its final name, a directory when it is
+//! made.
 //!
 //! # Trust
 //!
@@ -28,7 +29,8 @@
 //! again before a file gets its name. [`Journal::trusts`] says when the user may skip that:
 //! everything was written during this boot and to this mount, and no lost write is known. Bytes
 //! that sessions of the same command wrote or read under these conditions are not read a second
-//! time ([`Journal::certain`]). Otherwise a copy over a link that keeps failing would never end.
+//! time ([`Journal::certain`]). Otherwise each attempt would read everything again, and might never
+//! finish over a link that keeps failing.
 //! After a restart of the machine, a new mount or a lost write, the size and time of a file that
 //! was written since the journal was made prove nothing ([`Journal::may_have_lost`]): a file system
 //! may keep them and lose the content.

@@ -149,7 +149,9 @@ impl Permit {
             return Ok(());
         }
         if open.chunk_size as usize > CHUNK_SIZE {
-            return Err(Error::usage("this key allows no chunks larger than 1 MiB"));
+            return Err(Error::usage(
+                "this key allows no chunks larger than 1 MiB: use the same version of fastcp on both hosts",
+            ));
         }
         let least = |asked: Option<u64>, own: u64| asked.unwrap_or(own).min(own);
         let own = Budget::memory(&CopyOptions::default());

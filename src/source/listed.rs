@@ -151,8 +151,8 @@ impl RelativeOperands {
         let names: Vec<&[u8]> = names.filter(|name| !matches!(*name, b"" | b".")).collect();
         if names.contains(&&b".."[..]) {
             return Err(fail(
-                "has .. in the path that --relative keeps: mark with /./ where that path begins, \
-                 as in ../a/./b",
+                "has .. in the path that --relative keeps: mark the start of that path with /./, as in \
+                 ../a/./b",
             ));
         }
         let mut base = base;
@@ -165,8 +165,8 @@ impl RelativeOperands {
         {
             let own = printable(confine.path().as_os_str().as_bytes());
             return Err(fail(&format!(
-                "this key reaches only {own} there: mark with /./ where the path that --relative \
-                 keeps begins, as in {own}/./a"
+                "this key reaches only {own} there: mark the start of the path that --relative keeps \
+                 with /./, as in {own}/./a"
             )));
         }
         let known = self.bases.iter().position(|known| known == base);
@@ -367,7 +367,7 @@ mod tests {
         }
         let absolute = meant(&format!("{own}/a/b"));
         assert_eq!(absolute, format!("/|{}/a/b", &own[1..]));
-        assert!(meant("a/../a/b").contains("mark with /./"));
+        assert!(meant("a/../a/b").contains("mark the start of that path with /./"));
         assert!(meant("a/../a/./b") == "~/a/../a|b");
     }
 }

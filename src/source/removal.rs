@@ -150,16 +150,16 @@ impl SourceRemover {
         let expected = match (file.is_further, self.linked.get(&key)) {
             (true, None) => {
                 return Err(file.stays(
-                    "the first of its hard links changed since it was read, or is not removed; copy again",
+                    "another name (hard link) of this file changed, or could not be removed; copy again",
                 ));
             }
             (_, Some(first)) => *first,
             (false, None) => file.identity,
         };
         if Identity::of(&now()?) != expected {
-            return Err(
-                file.stays("it changed since it was read, or it and the copy are the same file")
-            );
+            return Err(file.stays(
+                "it changed since it was read, or it and the copy are the same file; copy again",
+            ));
         }
         let dir = file.dir.handle().map_err(failed)?;
         match unlinkat(&*dir, file.name.as_os_str(), AtFlags::empty()) {

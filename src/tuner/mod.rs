@@ -8,9 +8,9 @@
 //! promising method (`Decision::scout`). `model` then predicts the copy's rate, which is that of
 //! its slowest stage. The gain from more connections or another congestion control cannot be
 //! predicted, so the tuner tries them. It changes one thing at a time, as a `trial`: it keeps a
-//! change that gains 5 %, and otherwise reverts it and waits before the next attempt. It tries
-//! methods before connections: both help where the link is the bottleneck, and trying both at
-//! once would mix their effects.
+//! change that gains 5 %, and otherwise reverts it and waits before the next attempt. Where
+//! the link is the bottleneck, both a method and more connections may help. It tries methods
+//! first, since their gain can be predicted.
 
 mod bottleneck;
 mod bounds;

@@ -183,13 +183,13 @@ fn formula(expected: &ExpectedCopy) -> (String, String) {
     let per_ns = |workers: u16, ns: f64| format!("{} / {ns:.2} ns/B", count(u64::from(workers)));
     let mut terms = vec![
         ("link x ratio", format!("{} x {ratio:.2}", rate(*link))),
-        ("workers / cost here", per_ns(*workers_here, *here_ns)),
+        ("threads / cost here", per_ns(*workers_here, *here_ns)),
         match *processors {
             Some(processors) => (
-                "processors / both ends",
+                "processors / both costs",
                 per_ns(processors, here_ns + there_ns),
             ),
-            None => ("workers / cost there", per_ns(*workers_there, *there_ns)),
+            None => ("threads / cost there", per_ns(*workers_there, *there_ns)),
         },
     ];
     terms.extend(read.map(|read| ("read", rate(read))));
@@ -279,7 +279,7 @@ mod tests {
         let (names, numbers) = formula(&expected);
         assert_eq!(
             names,
-            "link x ratio, workers / cost here, workers / cost there, read, write"
+            "link x ratio, threads / cost here, threads / cost there, read, write"
         );
         assert_eq!(
             numbers,
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(formula(&expected).0.matches(',').count(), 3);
         expected.processors = Some(128);
         let (names, numbers) = formula(&expected);
-        let both = "link x ratio, workers / cost here, processors / both ends, write";
+        let both = "link x ratio, threads / cost here, processors / both costs, write";
         assert_eq!(names, both);
         let both = "118 MB/s x 2.49, 128 / 14.10 ns/B, 128 / 15.73 ns/B, 410 MB/s";
         assert_eq!(numbers, both);

@@ -145,7 +145,7 @@ fn broken(line: &str, width: usize) -> Vec<String> {
 pub(super) fn unlinked(names: u64) -> String {
     format!(
         "fastcp: too many hard links to remember: {} copied as separate files",
-        plural(names, "name was", "names were")
+        plural(names, "hard link was", "hard links were")
     )
 }
 

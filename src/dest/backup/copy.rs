@@ -81,7 +81,7 @@ pub(super) fn failed(
     let cause = cause.into();
     if Errno::from_io_error(&cause) == Some(Errno::EXIST) {
         return slot.refused(format!(
-            "stays, since its backup {path} exists, and this key may not replace it"
+            "is not replaced: its backup {path} exists, and this key may not replace backups"
         ));
     }
     slot.error(&format!("stays: cannot make its backup {path}"), cause)

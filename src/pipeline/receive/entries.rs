@@ -379,8 +379,8 @@ impl Entries {
             MergeClaim::Yours => return Ok(()),
             MergeClaim::Taken => SAME_NAME,
             MergeClaim::Unknown => {
-                "two sources go into its directory, with too many names to tell whether both have this \
-                 one; copy the sources one by one"
+                "two sources go into its directory, which has too many names to check whether both \
+                 sources contain this name; copy the sources one by one"
             }
         };
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))

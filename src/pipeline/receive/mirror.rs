@@ -275,7 +275,10 @@ impl Mirroring {
             };
             let line = match self.rules.check {
                 true => {
-                    format!("fastcp: {entries} may be extra: directories changed during the check")
+                    format!(
+                        "fastcp: {entries} at the destination may be extra: directories changed \
+                         during the check; check again"
+                    )
                 }
                 false => format!(
                     "fastcp: --delete leaves {entries} to the next run: directories changed during \

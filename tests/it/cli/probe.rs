@@ -90,11 +90,9 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
         assert!(!what.is_empty(), "{done}");
     }
     let text = done.stdout_text();
-    assert!(
-        text.contains(
-            "= min(link x ratio, workers / cost here, processors / both ends, read, write)"
-        )
-    );
+    assert!(text.contains(
+        "= min(link x ratio, threads / cost here, processors / both costs, read, write)"
+    ));
     nothing_stays(&case.dst);
     // fastcp stores settings for the next copy only after a copy.
     assert!(!case.home.has(".cache/fastcp/routes.json"));

@@ -186,7 +186,7 @@ fn sources_keep_the_paths_after_the_mark(case: &Case) {
     same.exits(2).says("w/log/app: would get the same name");
     assert_eq!(case.dst.read("same/log/app"), b"v/log/app");
     let up = case.copy_all(&flags, &["v/../v/log"], "up");
-    up.exits(2).says("mark with /./");
+    up.exits(2).says("mark the start of that path with /./");
     case.copy_all(&flags, &["v/log/gone", "v/./log"], "some")
         .exits(9);
     assert!(case.dst.has("some/log/app") && !case.dst.has("up"));

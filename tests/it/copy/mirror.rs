@@ -574,7 +574,7 @@ fn a_directory_with_entries_stays_in_doubt(case: &Case) {
     there.file("only there", "stays");
     let reasons: [(&[&str], &str); 5] = [
         (&["--exclude=*.o"], "filter rules may protect"),
-        (&["-b"], "their backups would be in it"),
+        (&["-b"], "backups of its entries would be inside it"),
         (&["--max-delete=0"], "would exceed --max-delete 0"),
         (&["--max-delete=50%"], "a --max-delete in percent"),
         (

@@ -569,7 +569,7 @@ fn a_key_that_only_reads_gives_what_is_in_its_directory(case: &Case) {
         &to,
     )
     .exits(2)
-    .says("mark with /./");
+    .says("keeps with /./");
     copy(case, &["--relative"], "far:data/small", &to).succeeds();
     let file = case.scratch.file("a", "one").display().to_string();
     copy(case, &[], &file, "far:data/a")

@@ -50,7 +50,7 @@ impl Mirroring {
         }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.are_beside()) {
-            return Some("their backups would be in it (see --backup-dir)");
+            return Some("backups of its entries would be inside it (see --backup-dir)");
         }
         if self.may_confuse(&slot.dir) {
             return Some(
@@ -60,7 +60,7 @@ impl Mirroring {
         }
         match mirror.most {
             Some(MostDeleted::Percent(percent)) if percent < 100 => {
-                Some("a --max-delete in percent is checked only at the end")
+                Some("with --max-delete in percent, nothing is deleted before the end")
             }
             _ => None,
         }
