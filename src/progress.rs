@@ -274,9 +274,10 @@ impl Progress {
         self.session.resumed_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Sets the bytes of an earlier run that were read again so far.
+    /// Sets the bytes of an earlier run that were read again so far. Threads of the receiver report
+    /// their sums side by side, so a smaller one may come last.
     pub fn set_checked(&self, bytes: u64) {
-        self.session.checked_bytes.store(bytes, Relaxed);
+        self.session.checked_bytes.fetch_max(bytes, Relaxed);
     }
 
     /// Adds to the bytes that were read again; returns the new sum.
@@ -541,6 +542,14 @@ mod tests {
 
     fn find(progress: &Progress, bytes: u64) {
         progress.add_resumed(bytes);
+    }
+
+    #[test]
+    fn a_late_report_does_not_lower_the_bytes_that_were_read_again() {
+        let progress = Progress::default();
+        progress.set_checked(5 << 20);
+        progress.set_checked(3 << 20);
+        assert_eq!(progress.snapshot().checked_bytes, 5 << 20);
     }
 
     #[test]
