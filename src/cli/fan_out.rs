@@ -275,7 +275,10 @@ mod tests {
             ("a h:p --also-from /nonexistent", "--also-from /nonexistent"),
             ("a h:p --also u@i", "looks like a host"),
             ("-a --backup-dir=/o a h:p --also h:q", "h:q: is the second"),
-            ("-a --backup-dir=../o a h:p --also h:q", "mix their backups"),
+            (
+                "-a --backup-dir=../o a h:p --also h:q",
+                "the same --backup-dir",
+            ),
         ] {
             let message = refused(line);
             assert!(message.contains(told), "{line}: {message}");

@@ -145,7 +145,7 @@ fn a_list_on_the_source_s_host_is_read_there(case: &Case) {
     let elsewhere = format!("--files-from=elsewhere:{list}");
     case.copy(&[&elsewhere], "t", "none")
         .exits(2)
-        .says("copy it here first");
+        .says("copy it to one of them first");
     assert!(!case.dst.has("none"));
 }
 
@@ -282,7 +282,10 @@ fn lists_that_do_not_fit_are_refused(case: &Case) {
             vec!["--files-from=/gone"],
             "--files-from /gone: no such file",
         ),
-        (vec!["--files-from=far:/list"], "copy it here first"),
+        (
+            vec!["--files-from=far:/list"],
+            "copy it to one of them first",
+        ),
         (vec![&list[..], "--follow"], "cannot be combined"),
         (vec!["--no-implied-dirs"], "needs --relative"),
         (vec!["-aR"], "write --relative"),

@@ -449,7 +449,7 @@ fn further_destinations_have_the_same_places(case: &Case) {
     copying("main2")
         .run()
         .exits(2)
-        .says("main2 is the second DEST there");
+        .says("main2: use one run for each DEST");
     copying("h:main").run().succeeds();
     for place in [&case.dst, &case.home] {
         assert!(place.has("main/PG_VERSION") && !place.has("main/pg_wal"));

@@ -576,7 +576,7 @@ fn a_directory_with_entries_stays_in_doubt(case: &Case) {
         (&["--exclude=*.o"], "filter rules may protect"),
         (&["-b"], "backups of its entries would be inside it"),
         (&["--max-delete=0"], "would exceed --max-delete 0"),
-        (&["--max-delete=50%"], "a --max-delete in percent"),
+        (&["--max-delete=50%"], "with --max-delete in percent"),
         (
             &["--no-clobber"],
             "is a directory, and a file does not replace it",

@@ -255,9 +255,9 @@ fn what_failed_is_not_called_latest(case: &Case) {
     for (to, why) in [
         (
             &format!("bk/{first}")[..],
-            "is in a directory that holds snapshots",
+            "is inside a directory of snapshots",
         ),
-        ("bk/latest", "is in a directory that holds snapshots"),
+        ("bk/latest", "is inside a directory of snapshots"),
     ] {
         case.copy(&flags, "tree/", to).exits(2).says(why);
     }
@@ -313,9 +313,7 @@ fn a_refused_snapshot_and_one_stopped_at_its_end_leave_no_harm(case: &Case) {
         .succeeds();
     assert_eq!(snapshots(&inner).len(), 2);
     let refused = case.copy(&["-a", "--snapshot"], "tree/", "outer/other");
-    refused
-        .exits(2)
-        .says("is in a directory that holds snapshots");
+    refused.exits(2).says("is inside a directory of snapshots");
     // As a run leaves it that is stopped before `latest` leads to its snapshot.
     let outer = Dir(case.dst.path("outer"));
     let stopped = latest(&outer);
