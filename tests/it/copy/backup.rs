@@ -285,7 +285,7 @@ fn loses_it_after_small_files(case: &Case, name: &str) -> bool {
     there.file("c", "the old c");
     let slow = held_back(case, "300K");
     let flags = ["-a", "-b", "--delete-excluded", &slow];
-    let running = case.copying(&flags, &format!("{name}/"), name).start();
+    let running = case.copying(&flags, format!("{name}/"), name).start();
     let is_under_way = until("a and c are placed and b is under way", || {
         let are_placed = there.read("a") == b"new" && there.read("c") == b"stays new";
         match are_placed && there.partial_bytes() > 0 {
