@@ -79,7 +79,7 @@ impl LookupDirectory {
             self.dir = None;
             return Ok(is_extra);
         }
-        let opened = match (&self.dir, self.follow_links || is_way && !is_extra) {
+        let opened = match (&self.dir, self.follow_links || is_way) {
             (Some(dir), true) => dir.linked(name).map(Some),
             (Some(dir), false) => dir.child(name).map(Some),
             (None, _) => Ok(None),

@@ -223,6 +223,18 @@ fn rules_for_one_side_and_followed_links(case: &Case) {
     case.copy(&followed, "tree", "").succeeds();
     assert_eq!(there.names(), ["linked", "real"]);
     assert!(there.has("linked/a.c"));
+
+    // So is a link on the way to a listed name, also for what only the destination has.
+    case.src.file("behind/x/.rules", "- *.log\n");
+    case.src.link("listed/way", "../behind");
+    let x = case.dst.dir("listed/way/x");
+    x.file("gone/b.log", "");
+    x.file("gone/b.tmp", "");
+    let list = case.scratch.file("list", "way/x/\n").display().to_string();
+    let listed = ["--filter=dir-merge .rules", "--files-from", &list];
+    let listed = [&["-r", "-a", "--delete"], &listed[..]].concat();
+    case.copy(&listed, "listed", "listed").succeeds();
+    assert_eq!(x.dir("gone").names(), ["b.log"]);
 }
 
 fn the_few_extra_names_in_large_directories_are_found(case: &Case) {
