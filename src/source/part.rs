@@ -16,7 +16,7 @@ pub struct PartOf {
     /// The name of the source, unless its contents are copied.
     pub(super) name: Option<Name>,
     /// The directories between the source and the part.
-    pub(super) between: Vec<Name>,
+    pub between: Vec<Name>,
 }
 
 impl PartOf {

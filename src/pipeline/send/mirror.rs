@@ -230,10 +230,10 @@ impl MirrorRoots {
         };
         for (entry, is) in question.entries.iter().zip(found) {
             let name = Name::try_from(entry.name.clone()).ok()?;
-            *is = if similar
+            let is_similar = similar
                 .as_ref()
-                .is_some_and(|similar| similar.may_have(&name))
-            {
+                .is_some_and(|similar| similar.may_have(&name));
+            *is = if is_similar || self.leads_to_part(root, below, &name) {
                 OwnEntryIs::Kept
             } else {
                 match self.entry(sender, &place, entry, &name) {
@@ -244,6 +244,21 @@ impl MirrorRoots {
             };
         }
         Some(())
+    }
+
+    /// True for an entry at the path of a part of `root`, or on the way there. The part goes to a
+    /// separate place, and rules that leave it out do not say what is at its path.
+    fn leads_to_part(&self, root: &MirrorRoot, below: &[Name], name: &Name) -> bool {
+        let is_on_way = |part: &MirrorRoot| {
+            let between = part.part.iter().flat_map(|part| &part.between);
+            let mut way = between.chain(&part.name);
+            below
+                .iter()
+                .chain([name])
+                .all(|name| way.next() == Some(name))
+        };
+        let mut parts = self.roots.iter().filter(|root| root.part.is_some());
+        root.part.is_none() && parts.any(is_on_way)
     }
 
     fn entry(

@@ -196,6 +196,23 @@ fn a_mirror_leaves_the_place_of_a_part_alone(case: &Case) {
     assert!(case.dst.meta("main/pg_wal").is_symlink());
     done.says(&format!("{}/ts1/sub/gone", case.dst.0.display()));
 
+    // Rules never leave out FROM itself.
+    for rules in [
+        &["--delete", "--filter=H /pg_wal"][..],
+        &["--delete-excluded", "--exclude=/pg_wal"],
+        &["--delete", "--filter=H /base"],
+    ] {
+        case.dst.file("main/gone", "extra");
+        let flags = [&["-a"], rules].concat();
+        copying(case, &flags, &maps, "main").run().succeeds();
+        let has = |path: &str| case.dst.has(path);
+        assert!(
+            has("main/pg_wal") && has("main/base/16384/own"),
+            "{rules:?}"
+        );
+        assert!(!has("main/gone"), "{rules:?}");
+    }
+
     // A source that has nothing but the part is not empty.
     let only = case.src.dir("only");
     only.file("part/x", "x");
