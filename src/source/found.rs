@@ -168,6 +168,13 @@ pub fn has_vanished(error: &Error) -> bool {
     error.kind == Kind::Read && error.errno == Errno::NOENT.raw_os_error()
 }
 
+/// True if the error says that a link leads nowhere. Its errno is that of a file that has vanished, but
+/// the link is still there.
+pub fn is_dangling(error: &Error) -> bool {
+    error.kind == Kind::Read && error.message.starts_with(DANGLING)
+}
+
+pub(super) const DANGLING: &str = "is a dangling link";
 pub(super) const REPLACED: &str = "was replaced during the copy";
 pub(super) const REMOVED: &str = "was removed during the copy";
 /// The file is in use.

@@ -17,7 +17,7 @@ use crate::manifest::{EntryId, Name, Root, file_type};
 use crate::selection::{DirectoryRules, Selector};
 
 use super::device::{self, is_device};
-use super::found::special;
+use super::found::{DANGLING, special};
 use super::operand_path::{PathEnding, last_component, split_ending, with_home};
 use super::part::PartOf;
 use super::pattern;
@@ -290,7 +290,7 @@ fn examine(
         // A confined key follows no links, so a link that leads nowhere is no special case.
         let dangling =
             is_missing && lookup.confine.is_none() && std::fs::symlink_metadata(&full).is_ok();
-        let what = if dangling { "is a dangling link" } else { "" };
+        let what = if dangling { DANGLING } else { "" };
         Error::io(Kind::Read, Side::Source, shown, what, cause)
     })?;
     let is_directory = file_type(&stat) == FileType::Directory;

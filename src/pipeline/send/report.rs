@@ -103,9 +103,9 @@ impl SendReport {
         self.has_failed.load(Relaxed)
     }
 
-    /// If sources may change, a file that has vanished is no failure. Nor is anything once the session
-    /// ends: a thread may come back from a disk that hung only when the next session has begun, which
-    /// reads the source itself.
+    /// If sources may change, a file that has vanished is no failure, but a link that leads nowhere is
+    /// one. Nothing is a failure once the session ends: a thread may come back from a disk that hung
+    /// only when the next session has begun, which reads the source itself.
     fn report(&self, error: &Error, entry: EntryId, parent: EntryId) {
         if self.context.is_ending() {
             return;
@@ -113,7 +113,8 @@ impl SendReport {
         if error.kind != Kind::Changed && !source::has_vanished(error) {
             self.has_failed.store(true, Relaxed);
         }
-        if self.context.options.live && source::has_vanished(error) {
+        let is_gone = source::has_vanished(error) && !source::is_dangling(error);
+        if self.context.options.live && is_gone {
             self.context.news.failures.detail(error);
             self.say(Message::Vanished(Fault::of(error, entry, parent)));
         } else {

@@ -39,7 +39,7 @@ use crate::manifest::{
 use crate::mirror::NameSums;
 
 use super::device::is_device;
-use super::found::{FoundFile, REMOVED, REPLACED, special};
+use super::found::{DANGLING, FoundFile, REMOVED, REPLACED, special};
 use super::listed::ListedSource;
 use super::operand::NamedSource;
 use super::part::{PartOf, Parts};
@@ -426,7 +426,7 @@ impl Walk {
             Err(_) if self.choice.leaves_out(&spot.name) => self.left_out(),
             Err(cause) => {
                 let dangling = spot.through_link && spot.dir.stat(spot.name.as_os_str()).is_ok();
-                let what = if dangling { "is a dangling link" } else { "" };
+                let what = if dangling { DANGLING } else { "" };
                 self.fail_io(spot.path(), what, cause);
             }
         }

@@ -138,6 +138,15 @@ fn files_that_vanish_before_they_are_opened_are_no_failure(case: &Case) {
     let come = into.dir("small").names();
     assert!(come.len() < FILES as usize, "none of them vanished in time");
     assert_eq!(into.read("a"), tree.read("a"));
+
+    // A link that leads nowhere has not vanished.
+    let links = case.src.dir("links");
+    links.link("dangling", "nowhere");
+    links.file("file", "");
+    case.copy(&["-rL", "--live"], "links", "")
+        .exits(9)
+        .says("links/dangling: is a dangling link");
+    assert_eq!(case.dst.dir("links").names(), ["file"]);
 }
 
 fn small_logs_that_grow_are_copied(case: &Case) {
