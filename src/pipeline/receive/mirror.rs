@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::deletion::{DeletionCount, DeletionPass};
+use self::deletion::{DeletionCount, DeletionPass, EntryCount};
 use self::own_names::OwnNamesReader;
 use self::place::NotedDirectory;
 use self::work::{Answered, MirrorWork};
@@ -62,8 +62,8 @@ struct Noted {
     names: HashMap<EntryId, Vec<u8>>,
     /// Number of further directories, for which there was no room.
     left_out: u64,
-    /// Number of entries in all directories that were looked at.
-    entries: u64,
+    /// Entries in all directories that were looked at.
+    entries: EntryCount,
     /// Device and inode of the operands, of the places where they go, and of the directories above
     /// both.
     protected: Arc<HashSet<(u64, u64)>>,
@@ -162,8 +162,9 @@ impl Mirroring {
         let Some(differ) = own.differing(&names.sums) else {
             return report.breach("an impossible number of sums of names");
         };
+        let counted = (dir.identity(), own.len() as u64);
+        self.noted.lock().entries.add(counted, place.merging);
         if differ.is_none() {
-            self.noted.lock().entries += own.len() as u64;
             return;
         }
         let confuses = self.may_confuse(dir);
@@ -173,7 +174,6 @@ impl Mirroring {
         }
         let below = last_names(&way, place.depth);
         let mut noted = self.noted.lock();
-        noted.entries += own.len() as u64;
         // As when a disk is not mounted.
         if names.is_named && names.sums == [0] && !self.is_free() {
             let message = "the source directory is empty, or all of it is left out (is its disk mounted?), \
@@ -224,7 +224,7 @@ impl Mirroring {
         // Then everything is counted before anything is deleted.
         let only_counts = report.context.options.mirror.most.is_some();
         let protected = Arc::unwrap_or_clone(noted.protected);
-        let count = DeletionCount::new(noted.entries, *self.made_room.lock());
+        let count = DeletionCount::new(noted.entries.sum(), *self.made_room.lock());
         let rules = self.rules.clone();
         let pass = DeletionPass::new(only_counts, rules, protected, self.began(), count);
         let mut work = MirrorWork::new(noted.reader, pass, noted.left_out);

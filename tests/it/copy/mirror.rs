@@ -367,6 +367,23 @@ fn operands_in_one_directory_keep_each_others_entries(case: &Case) {
             "{most}"
         );
     }
+
+    // A directory of two operands counts once.
+    let counted = case.dst.dir("counted");
+    for number in 0..4 {
+        case.src.file(format!("one/both/{number}"), "");
+        case.src.file(format!("two/both/other {number}"), "");
+    }
+    let copy = |most: &str| {
+        counted.file("both/only there 1", "");
+        counted.file("both/only there 2", "");
+        let most = format!("--max-delete={most}");
+        let sources = ["one/", "two/both"];
+        case.copy_all(&["-a", "--delete", &most], &sources, "counted")
+    };
+    copy("18%").exits(11).says("would delete 2 of 11 entries");
+    copy("19%").succeeds();
+    assert_eq!(counted.dir("both").names().len(), 8);
 }
 
 fn the_source_and_mounted_file_systems_stay(case: &Case) {

@@ -1,9 +1,10 @@
 //! One pass over the entries that only the destination has: it counts or deletes them.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::mem::take;
 
+use super::super::merged::Merging;
 use super::super::report::Report;
 use crate::dest::{Directory, EntrySlot, Remover, Rules};
 use crate::error::{Error, Result};
@@ -14,6 +15,10 @@ use crate::wire::message::DeletedEntries;
 /// Paths of deleted entries in one message, and about how many bytes they take.
 const TOLD_MAX: usize = 256;
 const TOLD_BYTES_MAX: usize = 64 << 10;
+
+/// Most directories that operands may share and whose entries are counted, in some 13 MB. Entries of
+/// further ones are not counted, so that `--max-delete` in percent allows less.
+const SHARED_MAX: usize = 1 << 18;
 
 /// Counts entries, or deletes them. In a dry run, entries to delete are only reported.
 pub(super) struct DeletionPass {
@@ -138,6 +143,32 @@ impl DeletionPass {
     /// Tells the user about the deleted entries.
     pub(super) fn tell(&mut self, report: &Report) {
         take(&mut self.told).say(report);
+    }
+}
+
+/// The number of entries in the directories of the copy.
+#[derive(Default)]
+pub(super) struct EntryCount {
+    /// In directories of one operand.
+    alone: u64,
+    /// In each directory that operands may share, by device and inode.
+    shared: HashMap<(u64, u64), u64>,
+}
+
+impl EntryCount {
+    /// Counts the entries in a directory. Each operand that shares it counts them when its own are in
+    /// place; the highest number includes those of all operands.
+    pub(super) fn add(&mut self, (directory, entries): ((u64, u64), u64), merging: Merging) {
+        if merging == Merging::Alone {
+            self.alone += entries;
+        } else if self.shared.len() < SHARED_MAX || self.shared.contains_key(&directory) {
+            let counted = self.shared.entry(directory).or_default();
+            *counted = entries.max(*counted);
+        }
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        self.alone + self.shared.values().sum::<u64>()
     }
 }
 
