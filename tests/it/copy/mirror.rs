@@ -691,6 +691,19 @@ fn an_empty_directory_that_the_user_named_deletes_nothing(case: &Case) {
             .says("the source directory is empty, or all of it is left out");
         assert!(there.has("mnt/precious"), "{flags:?}");
     }
+    // Nor does it make room for another entry. Links fill the messages between the two.
+    let links = (0..100).map(|number| format!("n{number}"));
+    let links: Vec<String> = links.chain(["over".to_owned()]).collect();
+    links
+        .iter()
+        .for_each(|name| drop(case.src.link(name, "nowhere")));
+    there.file("over/precious", "");
+    case.scratch
+        .file("list", format!("mnt/\n{}\n", links.join("\n")));
+    case.copy(&listed, "", "there")
+        .exits(11)
+        .says("this copy deletes nothing");
+    assert!(there.has("over/precious") && there.has("n99"));
     // One below it is an entry like others.
     case.copy(&["-a", "--relative", "--delete"], "./tree", "there")
         .succeeds();

@@ -48,6 +48,9 @@ impl Mirroring {
         if (report.has_failed() || report.has_source_failed()) && !self.rules.force {
             return Some("after another entry has failed, only --force removes it");
         }
+        if self.noted.lock().forbidden.is_some() {
+            return Some("this copy deletes nothing, for the reason that another message gives");
+        }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.are_beside()) {
             return Some("backups of its entries would be inside it (see --backup-dir)");
