@@ -157,7 +157,7 @@ impl MirrorPlace {
 
     /// The name of an entry to ask about, and whether it is a directory.
     pub(super) fn candidate(&self, found: ReadName) -> Option<(Name, bool)> {
-        // Those of other copies; in a directory that goes, they go too.
+        // Those of other copies stay, except in a directory that only the destination has.
         let is_own = match self.confuses {
             true => is_own_name(&found.name.to_ascii_lowercase()),
             false => is_own_name(&found.name),
