@@ -30,7 +30,7 @@ use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
 const ANSWER: Duration = Duration::from_millis(5);
 
 /// How often the loop checks for a first connection, and how many times it checks for the kernel's
-/// facts. A connection that is not TCP has none.
+/// facts. A connection that is not TCP has none; the tuner then waits for one that is.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const FIRST_LOOKS: u32 = 100;
 
@@ -138,9 +138,9 @@ impl Tuning {
 async fn tune(shared: Arc<TuningShared>) {
     let mut start = shared.terms.start.clone();
     if let Some(connection_set) = &shared.terms.connection_set {
-        start.round_trip = first_round_trip(connection_set)
-            .await
-            .unwrap_or(start.round_trip);
+        if let Some(round_trip) = first_round_trip(connection_set).await {
+            (start.round_trip, start.is_guess) = (round_trip, false);
+        }
     }
     let (tuner, first) = Tuner::new(start);
     *shared.state.lock() = Some(TuningState {
@@ -329,6 +329,7 @@ pub fn start(
     let processors = options.threads.unwrap_or(far.processors);
     Start {
         round_trip: ROUND_TRIP_GUESS,
+        is_guess: true,
         processors_here: budget.workers as u16,
         processors_there: processors,
         slots: budget.slots,

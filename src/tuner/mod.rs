@@ -160,6 +160,9 @@ impl Tuner {
     /// start; it never decreases.
     pub fn on_sample(&mut self, now: Duration, sample: &Sample) -> Option<Adjustment> {
         let before = self.decision;
+        if self.network.note_first_round_trip(sample.round_trip) {
+            self.rise = StartUp::to(StartUp::target(&self.network));
+        }
         let at_work = &mut self.decision.streams;
         let has_leapt = self.rise.leap(&self.network, at_work, sample);
         if !self.network.window.push(now, sample) {

@@ -65,6 +65,16 @@ impl Network {
         }
     }
 
+    /// Replaces a guess by the first round trip that was measured. Returns true if it did.
+    pub(super) fn note_first_round_trip(&mut self, is: Duration) -> bool {
+        if !self.start.is_guess || is.is_zero() {
+            return false;
+        }
+        (self.start.round_trip, self.start.is_guess) = (is, false);
+        self.round_trip_min = is;
+        true
+    }
+
     /// True if `sample` has another rate limit than the one before.
     pub(super) fn follow_limit(&mut self, now: Duration, sample: &Sample) -> bool {
         self.rate_limit.follow(now, sample, self.workers)

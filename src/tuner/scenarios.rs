@@ -195,6 +195,34 @@ fn random_data_leaves_the_method_ready_for_what_comes_behind_it() {
     );
 }
 
+/// A connection through ssh has no round trip, and a direct one may come up later.
+#[test]
+fn a_round_trip_that_was_guessed_is_forgotten_when_the_first_is_measured() {
+    for rtt in [0.7, 2.0] {
+        let world = World {
+            rtt,
+            data: SimulatedData::Random,
+            ..WORLD
+        };
+        let known = run(world, start(&world), 1, 60.0, &[]);
+        let guess = Start {
+            round_trip: Duration::from_millis(20),
+            is_guess: true,
+            ..start(&world)
+        };
+        let guessed = run(world, guess, 1, 60.0, &[]);
+        let streams = |run: &SimulatedRun| run.tuner.decision().streams;
+        assert!(
+            streams(&guessed) >= 16 && streams(&guessed) == streams(&known),
+            "{rtt} s: {}\n{}",
+            streams(&guessed),
+            told(&guessed)
+        );
+        let (made, best) = (guessed.mean(0.0, 60.0), known.mean(0.0, 60.0));
+        assert!(made >= 0.95 * best, "{rtt} s: {made:.3e} of {best:.3e}");
+    }
+}
+
 #[test]
 fn a_slow_disk_is_no_reason_to_change_anything() {
     for world in [

@@ -9,8 +9,10 @@ use crate::outcome::Remembered;
 /// Facts known before the first byte.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// Measured by the hello message.
+    /// Measured on the first connection, or a guess.
     pub round_trip: Duration,
+    /// `round_trip` is a guess: the first one that a sample shows takes its place.
+    pub is_guess: bool,
     /// Processors of the sender, where the tuner runs. Zero counts as one.
     pub processors_here: u16,
     pub processors_there: u16,

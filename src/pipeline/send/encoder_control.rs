@@ -242,6 +242,7 @@ mod tests {
     fn decision() -> Decision {
         let start = Start {
             round_trip: Duration::from_millis(1),
+            is_guess: false,
             processors_here: 2,
             processors_there: 2,
             slots: 200,

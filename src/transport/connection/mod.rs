@@ -210,6 +210,8 @@ async fn wait_for_end(
     expected: Option<ExpectedAnswer>,
     stats: &ConnectionStats,
 ) -> io::Error {
+    // The kernel knows the round trip since the connect; the answer takes another one.
+    look(reader, stats);
     if let Some(expected) = expected
         && let Err(error) = expected.answer(reader).await
     {
@@ -334,7 +336,34 @@ async fn read_payload(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::handshake::{ConnectionId, DialRole, Keyring};
     use super::*;
+    use crate::seal::Secret;
+
+    #[tokio::test]
+    async fn the_round_trip_of_the_connect_is_known_before_the_answer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut link = Duplex::Tcp(TcpStream::connect(address).await.unwrap());
+        // It does not answer.
+        let (_peer, _) = listener.accept().await.unwrap();
+        let secret = Secret::take(&mut [1; 32]);
+        let keyring = Arc::new(Keyring::new(secret, [9; 16], DialRole::Sends));
+        let id = ConnectionId {
+            stream: 0,
+            attempt: 0,
+        };
+        let expected = keyring.open(&mut link, id).await.unwrap();
+        let stats = ConnectionStats::default();
+        let (mut reader, _writer) = link.split();
+        let ended = wait_for_end(&mut reader, Some(expected), &stats).await;
+        assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+        assert!(!stats.is_proven());
+        let facts = stats.kernel().expect("a look before the answer");
+        assert!(!facts.round_trip.is_zero());
+    }
 
     #[tokio::test]
     async fn a_connection_holds_no_more_than_it_may_until_the_limit_is_lifted() {

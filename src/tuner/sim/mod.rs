@@ -170,6 +170,7 @@ fn decode_ns(data: SimulatedData, rung: usize) -> f64 {
 pub(super) fn start(world: &World) -> Start {
     Start {
         round_trip: Duration::from_secs_f64(world.rtt),
+        is_guess: false,
         processors_here: world.here.ceil() as u16,
         processors_there: world.there.ceil() as u16,
         slots: 400,

@@ -8,6 +8,7 @@ use crate::tuner::{Forced, Tuner};
 fn start() -> Start {
     Start {
         round_trip: Duration::from_millis(100),
+        is_guess: false,
         processors_here: 8,
         processors_there: 8,
         slots: 256,
