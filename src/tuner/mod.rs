@@ -170,7 +170,8 @@ impl Tuner {
         }
         self.path
             .note_round_trip(&mut self.network, sample.round_trip);
-        self.standing.look(now, &self.network);
+        let streams = self.decision.streams;
+        self.standing.look(now, &self.network, streams);
         let is_tried = self.trial.as_ref().is_some_and(Experiment::is_of_path);
         let longer = match self.standing.held_max() {
             Some(_) => {

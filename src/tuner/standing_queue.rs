@@ -28,6 +28,10 @@ const RATE_MAX: f64 = 300e3;
 const DELAY: Duration = Duration::from_millis(300);
 const DELAY_PART: u32 = 2;
 
+/// The limit allows each connection at least so many bytes: two writes of whole segments, as
+/// `transport::connection` makes them.
+const HELD_LEAST: f64 = 4.0 * 1448.0;
+
 /// Below this share of the wanted delay the limit is lifted: the link has become faster, or
 /// something else is the bottleneck.
 const DELAY_SHORT: u32 = 3;
@@ -74,6 +78,8 @@ struct Limit {
     wanted: Duration,
     /// The highest throughput under it, in bytes a second.
     full: f64,
+    /// What the connections hold in any case.
+    least: f64,
     /// When that was measured for the first time.
     measured: Duration,
     stage: Stage,
@@ -96,10 +102,11 @@ enum Stage {
 }
 
 impl Limit {
-    fn new(now: Duration, wanted: Duration, full: f64, stage: Stage) -> Limit {
+    fn new(now: Duration, wanted: Duration, full: f64, least: f64, stage: Stage) -> Limit {
         Limit {
             wanted,
             full,
+            least,
             measured: now,
             stage,
             explained: now,
@@ -107,7 +114,7 @@ impl Limit {
     }
 
     fn bytes(&self) -> f64 {
-        let bytes = self.full * self.wanted.as_secs_f64();
+        let bytes = (self.full * self.wanted.as_secs_f64()).max(self.least);
         match self.stage {
             Stage::Raised { .. } => RAISED * bytes,
             Stage::Settled | Stage::Doubtful => bytes,
@@ -132,7 +139,7 @@ impl Limit {
             } else if now >= *since + settles && newest > GREW * to {
                 return false;
             } else if filled.is_some_and(|filled| now >= filled + settles) {
-                *self = Limit::new(now, self.wanted, newest, Stage::Doubtful);
+                *self = Limit::new(now, self.wanted, newest, self.least, Stage::Doubtful);
             }
             return true;
         }
@@ -195,10 +202,11 @@ impl StandingQueue {
         self.limit.map(|limit| limit.bytes() as u64)
     }
 
-    /// Takes the newest sample, which is from `now`.
-    pub(super) fn look(&mut self, now: Duration, network: &Network) {
+    /// Takes the newest sample, which is from `now`; so many connections are in use.
+    pub(super) fn look(&mut self, now: Duration, network: &Network, streams: u16) {
         let (round_trip, shortest) = (network.window.newest().round_trip, network.round_trip_min);
         let wanted = shortest + shortest / DELAY_PART + DELAY;
+        let least = HELD_LEAST * f64::from(streams);
         let Some(limit) = &mut self.limit else {
             let is_slow = |rates: &Rates| rates.wire > 1.0 && rates.wire < RATE_MAX;
             let span = SPAN_FIRST.max(round_trip);
@@ -207,11 +215,11 @@ impl StandingQueue {
                 && round_trip > wanted
                 && now >= self.shut_until
             {
-                self.limit = Some(Limit::new(now, wanted, newest.wire, Stage::Settled));
+                self.limit = Some(Limit::new(now, wanted, newest.wire, least, Stage::Settled));
             }
             return;
         };
-        limit.wanted = wanted;
+        (limit.wanted, limit.least) = (wanted, least);
         if round_trip < shortest + (wanted - shortest) / DELAY_SHORT {
             self.limit = None;
             return;

@@ -48,6 +48,26 @@ fn with_others_in_the_queue_the_copy_takes_its_share() {
     }
 }
 
+/// Each connection holds four packets in any case. A round trip takes up to 20 s here, so the share
+/// grows slowly.
+#[test]
+fn with_others_in_the_queue_of_the_slowest_links_the_copy_takes_its_share_in_the_end() {
+    for (seed, mbit) in [0.064, 0.128, 0.19].into_iter().enumerate() {
+        let world = bloated(mbit, 0.03);
+        let events: [Event; 2] = [
+            (20.0, |world| world.competing = 1.0),
+            (320.0, |world| world.competing = 0.0),
+        ];
+        let run = run(world, start(&world), seed as u64, 350.0, &events);
+        let (share, alone) = (
+            run.mean(170.0, 320.0) / world.link,
+            run.mean(325.0, 350.0) / world.link,
+        );
+        assert!(share >= 0.35, "{mbit} Mbit/s: {share}");
+        assert!(alone >= 0.97, "{mbit} Mbit/s: {alone}");
+    }
+}
+
 #[test]
 fn a_link_that_becomes_slower_keeps_a_short_queue() {
     for offset in [0.0, 0.1, 0.2] {

@@ -16,8 +16,9 @@ const SLOW: f64 = 12.5e6;
 /// step.
 const BACKS_OFF: f64 = 0.7;
 
-/// The smallest window.
+/// The smallest window, and the least that a connection may hold under `held_max`.
 const LAST_WINDOW: f64 = 2.0 * SEGMENT;
+const HELD_LEAST: f64 = 4.0 * SEGMENT;
 const QUEUE_BBR: f64 = 0.2;
 
 /// The share sent again when a queue overflows.
@@ -144,7 +145,8 @@ impl SimulatedLink {
         };
         let room = share * world.rtt + queue;
         let windows: f64 = self.groups.iter().map(Group::offers).sum();
-        let own = held_max.map_or(windows, |held| windows.min(held as f64));
+        let held_max = held_max.map(|held| (held as f64).max(streams * HELD_LEAST));
+        let own = held_max.map_or(windows, |held| windows.min(held));
         self.is_held = own < windows;
         let offered = own + self.others.as_ref().map_or(0.0, Group::offers);
         let over = offered / room;
