@@ -167,15 +167,24 @@ impl Tuner {
     }
 
     /// A throughput measured under another rate limit no longer applies, and a trial cannot be
-    /// judged across the change. Returns the reason if this reverted a trial.
-    pub(super) fn on_rate_limit(&mut self, now: Duration) -> Option<String> {
+    /// judged across the change. Returns the reason of a change, if it made one.
+    /// `most_before`: the most connections of use under the former limit.
+    pub(super) fn on_rate_limit(
+        &mut self,
+        now: Duration,
+        most_before: Option<u16>,
+    ) -> Option<String> {
         self.network.link = None;
         self.holds.lift_all(now);
         self.changed = now;
-        let trial = self.trial.take()?;
-        let tried = std::mem::replace(&mut self.decision, trial.before);
-        let back = self.undone(&trial, &tried).0;
-        Some(format!("back to {back}: the rate limit changed"))
+        let back = self.trial.take().map(|trial| {
+            let tried = std::mem::replace(&mut self.decision, trial.before);
+            let back = self.undone(&trial, &tried).0;
+            format!("back to {back}: the rate limit changed")
+        });
+        let at_work = &mut self.decision.streams;
+        let fewer = (self.rise).follow_limit(now, &self.network, most_before, at_work);
+        fewer.or(back)
     }
 
     /// The setting that a failed trial returned to, and the setting that it tried.

@@ -183,10 +183,11 @@ impl Tuner {
         if let Some(round_trip) = longer {
             self.on_longer_path(now, round_trip);
         }
+        let most_under_limit = StartUp::most_under_limit(&self.network);
         let reason = if has_leapt {
             None
         } else if self.network.follow_limit(now, sample) {
-            self.on_rate_limit(now)
+            self.on_rate_limit(now, most_under_limit)
         } else {
             self.go_on(now)
         };

@@ -367,6 +367,33 @@ fn a_rate_limit_that_is_lifted_holds_nothing_back_any_more() {
 }
 
 #[test]
+fn a_low_rate_limit_leaves_few_streams_until_it_is_lifted() {
+    let limited = |limit: u64, streams: Option<u16>| {
+        let mut limited = start(&OCEAN);
+        limited.forced.rate_limit = Some(limit);
+        limited.forced.streams = streams;
+        let lift: Event = (30.0, |world| world.rate_limit = None);
+        run(OCEAN, limited, 9, 60.0, &[lift])
+    };
+    let free = run(OCEAN, start(&OCEAN), 9, 60.0, &[]);
+    for (limit, most) in [(200_000, 2), (1_000_000, 3)] {
+        let run = limited(limit, None);
+        let before = run.adjustments.iter().filter(|(at, _)| *at < 30.0);
+        let before = before.map(|(_, it)| (it.decision.streams, it.decision.ready));
+        assert_eq!(before.max(), Some((most, most)), "{}", told(&run));
+        let streams = run.tuner.decision().streams;
+        assert_eq!(streams, free.tuner.decision().streams, "{}", told(&run));
+        let (soon, goodput) = (run.mean(33.0, 35.0), free.mean(33.0, 35.0));
+        assert!(
+            soon >= 0.9 * goodput,
+            "{soon:.3e} of {goodput:.3e}\n{}",
+            told(&run)
+        );
+    }
+    assert_eq!(limited(200_000, Some(8)).tuner.decision().streams, 8);
+}
+
+#[test]
 fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
     let limit: Event = (60.0, |world| world.rate_limit = Some(1_000_000));
     let run = run(WORLD, start(&WORLD), 9, 300.0, &[limit]);
@@ -375,6 +402,7 @@ fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
     let (_, then) = before.last().expect("it was tuned");
     let most = after.iter().map(|(_, it)| it.decision.streams).max();
     assert!(most <= Some(then.decision.streams), "{}", told(&run));
+    assert_eq!(run.tuner.decision().streams, 3, "{}", told(&run));
     let verdict = run.tuner.verdict();
     assert_eq!(verdict.limit, Some(Bottleneck::RateLimit));
     assert!(verdict.sentence.contains("--bwlimit (1.00 MB/s;"));

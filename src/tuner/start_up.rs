@@ -59,6 +59,10 @@ const WINDOW: u64 = 256 << 10;
 /// A link may hold this many times its bandwidth-delay product: as much again in its queue.
 const HOLDS: f64 = 2.0;
 
+/// Under a rate limit each connection should carry this many bytes a second. At a lower rate a frame
+/// takes seconds, and a copy that is interrupted loses an unfinished frame of each.
+const LIMIT_PART: u64 = 256 << 10;
+
 /// The rise from the first connections to as many as help, if the link can take them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StartUp {
@@ -93,7 +97,15 @@ impl StartUp {
             Some(streams) => streams.max(by_distance),
             None => by_distance,
         };
-        wanted.min(network.streams_max())
+        let most = StartUp::most_under_limit(network).unwrap_or(u16::MAX);
+        wanted.min(most).min(network.streams_max())
+    }
+
+    /// The most connections of use under the rate limit in force; None without one.
+    pub(super) fn most_under_limit(network: &Network) -> Option<u16> {
+        let limit = network.rate_limit.now()?;
+        let parts = u16::try_from(limit / LIMIT_PART).unwrap_or(u16::MAX);
+        Some(parts.max(AT_WORK_FIRST))
     }
 
     /// Connections to use at first.
@@ -239,6 +251,30 @@ impl StartUp {
         }
         network.full = None;
         self.begin(now, network);
+    }
+
+    /// Parks connections that a new rate limit does not need, or starts another rise if the limit
+    /// `before` did not allow as many. Returns the reason of a change.
+    pub(super) fn follow_limit(
+        &mut self,
+        now: Duration,
+        network: &Network,
+        before: Option<u16>,
+        at_work: &mut u16,
+    ) -> Option<String> {
+        if network.start.forced.streams.is_some() {
+            return None;
+        }
+        let most = StartUp::most_under_limit(network).unwrap_or(u16::MAX);
+        self.target = self.target.map(|target| target.min(most));
+        if *at_work > most {
+            *at_work = most;
+            return Some(format!("{}: the rate limit is low", streams(most)));
+        }
+        if before.is_some_and(|before| *at_work >= before && most > before) {
+            self.begin(now, network);
+        }
+        None
     }
 
     /// Starts another rise, for as long as a copy's opening takes.
