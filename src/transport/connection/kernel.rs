@@ -37,8 +37,9 @@ pub struct KernelFacts {
     pub send_buffer: u32,
     /// Bytes a second that the congestion window and the pacing rate allow.
     pub rate: u64,
-    /// In slow start, so the rate doubles with each round trip.
-    pub is_growing: bool,
+    /// In slow start `rate` doubles with each round trip up to this. Slow start is over if this is
+    /// not above `rate`.
+    pub grows_to: u64,
     /// Bytes in flight, in whole segments.
     pub under_way: u64,
     /// Bytes in flight or not yet sent; the bytes in flight count as whole segments.
@@ -68,11 +69,14 @@ impl KernelFacts {
 
     /// The time in which the connection carries so many bytes.
     pub fn takes(&self, bytes: u64) -> Duration {
-        let mut seconds = bytes as f64 / self.rate.max(1) as f64;
+        let (rate, bytes) = (self.rate.max(1), bytes as f64);
         let round_trip = self.round_trip.as_secs_f64();
-        if self.is_growing && round_trip > 0.0 {
-            // The windows of n round trips are 1 + 2 + 4 + ... = 2^n - 1 times the present one.
-            seconds = round_trip * (1.0 + seconds / round_trip).log2();
+        // The windows of n round trips are 1 + 2 + 4 + ... = 2^n - 1 times the present one.
+        let in_slow_start = bytes.min(self.grows_to.saturating_sub(rate) as f64 * round_trip);
+        let mut seconds = (bytes - in_slow_start) / rate.max(self.grows_to) as f64;
+        if in_slow_start > 0.0 {
+            let windows = in_slow_start / (rate as f64 * round_trip);
+            seconds += round_trip * (1.0 + windows).log2();
         }
         Duration::from_secs_f64(seconds.min(3600.0))
     }
@@ -176,6 +180,11 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         pace => pace,
     };
     let segments = |count: u32| u64::from(count) * u64::from(info.tcpi_snd_mss);
+    // Before the first loss the slow start threshold is as good as infinite.
+    let per_s = |window: u32| {
+        let round_trip = u64::from(info.tcpi_rtt.max(1));
+        (segments(window).saturating_mul(1_000_000) / round_trip).min(pace)
+    };
     (result == 0).then(|| KernelFacts {
         unacknowledged: info.tcpi_unacked,
         since_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
@@ -188,9 +197,8 @@ pub fn facts(socket: impl AsFd) -> Option<KernelFacts> {
         receive_window: info.tcpi_snd_wnd,
         segment: segments(1),
         send_buffer: u32::try_from(send_buffer).unwrap_or(u32::MAX),
-        rate: (segments(info.tcpi_snd_cwnd) * 1_000_000 / u64::from(info.tcpi_rtt.max(1)))
-            .min(pace),
-        is_growing: info.tcpi_snd_cwnd < info.tcpi_snd_ssthresh,
+        rate: per_s(info.tcpi_snd_cwnd),
+        grows_to: per_s(info.tcpi_snd_ssthresh),
         under_way: segments(info.tcpi_unacked),
         held: segments(info.tcpi_unacked) + u64::from(info.tcpi_notsent_bytes),
     })
@@ -220,12 +228,18 @@ mod tests {
         assert_eq!(facts(300_000).due(200_000), Duration::from_secs(1));
         assert!(facts(0).due(u64::MAX / 2) >= Duration::from_secs(3600));
         let growing = KernelFacts {
-            is_growing: true,
+            grows_to: u64::MAX,
             round_trip: Duration::from_millis(100),
             ..facts(300_000)
         };
         // Windows of 30, 60, 120 and 240 KB.
         assert_eq!(growing.due(350_000), Duration::from_millis(400));
+        // Windows of 30 and 60 KB, and from then on 120 KB in each round trip.
+        let grown = KernelFacts {
+            grows_to: 1_200_000,
+            ..growing
+        };
+        assert_eq!(grown.due(350_000), Duration::from_millis(500));
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         bound_unsent(&socket, UNSENT_MIN);
         assert_eq!(socket.tcp_notsent_lowat().unwrap(), UNSENT_MIN);

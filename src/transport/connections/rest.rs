@@ -86,6 +86,23 @@ mod tests {
         assert_eq!(yielding(&alike, 600 * KB, 300 * KB), [false; 16]);
     }
 
+    /// A stalled connection has a window of one segment, and doubles it a few times only.
+    #[test]
+    fn a_stalled_connection_is_not_expected_to_overtake_the_others() {
+        let stalled = Contender {
+            rest: 1000 * KB,
+            facts: KernelFacts {
+                rate: 14_480,
+                grows_to: 7 * 14_480,
+                round_trip: Duration::from_millis(100),
+                ..KernelFacts::default()
+            },
+        };
+        let mut all = vec![stalled];
+        all.extend((0..7).map(|_| contender(125 * KB, 0)));
+        assert_eq!(yielding(&all, 64 * 300 * KB, 300 * KB)[1..], [false; 7]);
+    }
+
     #[test]
     fn the_fastest_connection_never_yields() {
         for seed in 0..1000 {
