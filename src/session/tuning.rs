@@ -337,6 +337,7 @@ pub fn start(
         may_lzma: budget.lzma_workers > 0 && far.codecs.contains(&Codec::Lzma.number()),
         may_bbr: options.congestion.is_none() && !options.polite && may_bbr(),
         nice: options.nice,
+        polite: options.polite,
         remembered,
         forced: Forced {
             streams,
@@ -397,6 +398,6 @@ mod tests {
         };
         assert!(!start(false).forced.congestion);
         let polite = start(true);
-        assert!(polite.forced.congestion && !polite.may_bbr);
+        assert!(polite.forced.congestion && !polite.may_bbr && polite.polite);
     }
 }

@@ -196,17 +196,13 @@ impl Tuner {
         }
     }
 
-    /// Settings found while the rate limit held the copy back say nothing about the link. Only the
-    /// last settings found without that are remembered.
+    /// Settings found while the rate limit or other traffic held the copy back say nothing about the
+    /// link. Only the last settings found without that are remembered, and none of a polite copy.
     pub(super) fn note_unlimited(&mut self, now: Duration) {
         let span = self.network.pace().quick;
         let is_free = |rates: Rates| !self.network.is_rate_limited(&rates);
-        if self
-            .network
-            .window
-            .last(span, self.network.workers)
-            .is_none_or(is_free)
-        {
+        let last = self.network.window.last(span, self.network.workers);
+        if !self.network.start.polite && last.is_none_or(is_free) {
             let before = self.unlimited.map_or(Duration::ZERO, |(_, spent)| spent);
             let since = now.saturating_sub(self.network.sampled);
             self.unlimited = Some((self.kept(), before + since));

@@ -412,6 +412,24 @@ fn a_rate_limit_that_comes_later_is_no_reason_for_more_streams() {
     assert_eq!(remembered.method, Some(then.decision.method));
 }
 
+/// It cannot tell a slow link from one that others use.
+#[test]
+fn a_polite_copy_leaves_no_settings_to_the_next_copy() {
+    let remembered = |polite| {
+        let start = Start {
+            polite,
+            ..start(&SLOW)
+        };
+        let run = run(SLOW, start, 9, 10.0, &[]);
+        run.tuner.remembered().expect("it took long enough")
+    };
+    assert!(remembered(false).method.is_some());
+    let Remembered {
+        streams, method, ..
+    } = remembered(true);
+    assert_eq!((streams, method), (None, None));
+}
+
 #[test]
 fn a_limit_that_several_copies_share_is_seen_by_each() {
     let mut tuner = Tuner::new(start(&WORLD)).0;

@@ -26,6 +26,8 @@ pub struct Start {
     pub may_bbr: bool,
     /// `--nice`: use nothing that takes bandwidth from others.
     pub nice: bool,
+    /// `--polite`: the copy takes only what others leave.
+    pub polite: bool,
     pub remembered: Option<Remembered>,
     pub forced: Forced,
 }

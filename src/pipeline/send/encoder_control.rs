@@ -250,6 +250,7 @@ mod tests {
             may_lzma: true,
             may_bbr: false,
             nice: false,
+            polite: false,
             remembered: None,
             forced: Forced::default(),
         };

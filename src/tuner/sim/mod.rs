@@ -178,6 +178,7 @@ pub(super) fn start(world: &World) -> Start {
         may_lzma: true,
         may_bbr: false,
         nice: false,
+        polite: false,
         remembered: None,
         forced: Forced::default(),
     }

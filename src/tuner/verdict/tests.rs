@@ -16,6 +16,7 @@ fn start() -> Start {
         may_lzma: true,
         may_bbr: false,
         nice: false,
+        polite: false,
         remembered: None,
         forced: Forced::default(),
     }
