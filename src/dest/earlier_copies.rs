@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::earlier::EarlierDirs;
 use super::option_path::{OptionBase, OptionDirectory};
-use super::partial::write_sparse;
+use super::partial::{replaceable, write_sparse};
 use super::reuse::EarlierEntry;
 use super::temporary::Temporary;
 use super::{EntrySlot, ExistingEntry, Rules, Spec, commit, space};
@@ -45,6 +45,7 @@ impl EarlierEntry {
         let Some(from) = self.open() else {
             return Ok(None);
         };
+        replaceable(slot, entry, rules)?;
         let temporary = Temporary::create(slot)?;
         let copied = copy_content(&from, &temporary.file, entry, is_ending)
             .map_err(|cause| space::write_error(slot, entry.size, cause))?;

@@ -33,6 +33,15 @@ pub(super) fn refuse_in_use(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Resu
     Ok(())
 }
 
+/// The same for a file that a link or a special file replaces. With `--inplace` this copy may write
+/// to such a file by another of its names.
+pub(super) fn refuse_in_use_elsewhere(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
+    match rules.inplace && old.st_nlink > 1 {
+        true => Ok(()),
+        false => refuse_in_use(slot, old, rules),
+    }
+}
+
 /// True if another process has the file open for writing. The kernel shows this by refusing a lease
 /// on the file. It gives leases only to the file's owner and root, and some file systems have none:
 /// then the copy continues, since nobody can tell.
@@ -107,6 +116,14 @@ mod tests {
             ..rules()
         };
         refuse_in_use(&slot, &old, &force).unwrap();
+        // The writer may be this copy.
+        std::fs::hard_link(&path, temp.path().join("b")).unwrap();
+        let inplace = Rules {
+            inplace: true,
+            ..rules()
+        };
+        let linked = slot.stat().unwrap().unwrap();
+        refuse_in_use_elsewhere(&slot, &linked, &inplace).unwrap();
         drop(writer);
         // A process that another test has just started may still have the file open.
         let began = std::time::Instant::now();

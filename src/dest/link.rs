@@ -17,6 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::attributes::{self, Marked};
+use super::in_use::refuse_in_use_elsewhere;
 use super::own_names::random_name;
 use super::temporary::{Temporary, same_file};
 use super::{
@@ -84,7 +85,10 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
                 Some(_) if rules.no_clobber => {
                     return Err(existing::stays(slot, rules));
                 }
-                Some(old) => commit::may_replace(slot, old)?,
+                Some(old) => {
+                    commit::may_replace(slot, old)?;
+                    refuse_in_use_elsewhere(slot, old, rules)?;
+                }
                 None => {}
             }
             if !same {
@@ -184,6 +188,7 @@ pub fn place_hard_link(
             Some(_) if rules.no_clobber => return keep(first, slot, rules),
             Some(old) => {
                 commit::may_replace(slot, &old)?;
+                refuse_in_use_elsewhere(slot, &old, rules)?;
                 let old =
                     Some(&old).filter(|old| !has_content_of(slot, old, first, &placed, rules));
                 let kept = backup::keep_old(slot, old, rules)?;

@@ -744,7 +744,7 @@ fn handle_to_read(file: &File) -> Option<File> {
 
 /// Status of the existing entry; an error if it may not be replaced or written. None if it is removed
 /// before the new file gets its name.
-fn replaceable(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
+pub(super) fn replaceable(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Option<Stat>> {
     let old = slot.stat()?;
     let old = old.filter(|old| !is_removed_first(entry, old, rules));
     if let Some(old) = &old {

@@ -19,6 +19,7 @@ use super::attributes::Marked;
 use super::changed::may_give_to;
 use super::earlier::EarlierPlace;
 use super::existing::content_of;
+use super::in_use::refuse_in_use_elsewhere;
 use super::link::{has_no_links, replace};
 use super::temporary::same_file;
 use super::unchanged::{differs_in, has_more_rights, is_rounded};
@@ -266,6 +267,7 @@ impl EarlierEntry {
                     if !is_special || file_type(&old) == FileType::Directory {
                         commit::may_replace(slot, &old)?;
                     }
+                    refuse_in_use_elsewhere(slot, &old, rules)?;
                     let kept = backup::keep_old(slot, Some(&old), rules)?;
                     let made = replace(slot, &to, make);
                     backup::settle(kept, made.is_ok())?;

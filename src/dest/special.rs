@@ -11,6 +11,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::attributes::{self, Marked};
+use super::in_use::refuse_in_use_elsewhere;
 use super::own_names::{self, random_name};
 use super::{EntrySlot, Rules, backup, existing, hints, sync_directory, times_of};
 use crate::error::{Error, Result, Side};
@@ -79,7 +80,7 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
             Err(MakeError::Node(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
                 return not_made();
             }
-            Err(MakeError::Backup(error)) => return Err(error),
+            Err(MakeError::Old(error)) => return Err(error),
             Err(MakeError::Node(cause) | MakeError::Name(cause)) => {
                 return Err(hints::name_error(
                     slot,
@@ -107,7 +108,8 @@ fn may_replace(old: &Stat) -> bool {
 /// Where it failed.
 enum MakeError {
     Node(Errno),
-    Backup(Error),
+    /// At the existing entry, or at its backup.
+    Old(Error),
     Name(Errno),
 }
 
@@ -127,19 +129,20 @@ fn make(
         let mode = Mode::from_raw_mode(FIRST_MODE);
         mknodat(&*dir, name, wanted, mode, device).map_err(MakeError::Node)
     };
-    if old.is_none() {
+    let Some(existing) = old else {
         return node(slot.name.as_os_str());
-    }
+    };
     let temporary = random_name(slot);
     node(&temporary)?;
     let put = || renameat(&*dir, &temporary, &*dir, slot.name.as_os_str());
-    let renamed = backup::keep_old(slot, old, rules)
-        .map_err(MakeError::Backup)
+    let renamed = refuse_in_use_elsewhere(slot, existing, rules)
+        .and_then(|()| backup::keep_old(slot, old, rules))
+        .map_err(MakeError::Old)
         .and_then(|kept| {
             // A partial file took the name after it was seen to be free: then only this entry fails.
             let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
             let settled = backup::settle(kept, renamed.is_ok());
-            settled.map_err(MakeError::Backup)?;
+            settled.map_err(MakeError::Old)?;
             renamed.map_err(MakeError::Name)
         });
     if renamed.is_err() {

@@ -5,6 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
+use rustix::fs::{CWD, Mode, mkfifoat};
+
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::procs::until;
@@ -306,5 +308,38 @@ fn a_file_that_is_in_use_is_refused_without_force(case: &Case) {
         case.copy(&["--force"], name, name).succeeds();
         drop(writer);
         assert_same(case.src.path(name), case.dst.path(name), Also::Nothing);
+    }
+    links_and_earlier_copies_replace_no_file_in_use(case);
+}
+
+fn links_and_earlier_copies_replace_no_file_in_use(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "new");
+    tree.hard_link("hard", "file");
+    tree.link("soft", "file");
+    mkfifoat(CWD, tree.path("fifo"), Mode::RUSR).expect("make a FIFO");
+    tree.file("same", noise(8, 2 * MIB));
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    for (option, to) in [
+        ("-t", "plain"),
+        ("--link-dest=../old", "linked"),
+        ("--copy-dest=../old", "copied"),
+    ] {
+        let names = ["hard", "soft", "fifo", "same"];
+        let there = case.dst.dir(to);
+        let writers = names.map(|name| {
+            let path = there.file(name, "in use");
+            OpenOptions::new().append(true).open(path).expect("open")
+        });
+        let refused = case.copy(&["-a", option], "tree/", to);
+        refused.exits(11);
+        for name in names {
+            refused.says(&format!("{to}/{name}: is open for writing"));
+            assert_eq!(there.read(name), b"in use", "{option} {name}");
+        }
+        case.copy(&["-a", option, "--force"], "tree/", to)
+            .succeeds();
+        drop(writers);
+        assert_same(&tree.0, &there.0, Also::ModesAndTimes);
     }
 }
