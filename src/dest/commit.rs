@@ -75,10 +75,12 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
 }
 
 /// True if no backup is needed, since the old version has the content of the new one. So a copy that
-/// is repeated does not replace the backup that the first one made.
+/// is repeated does not replace the backup that the first one made. A key that may not read gets the
+/// backup in any case, because a missing one would show the content.
 fn is_same(slot: &EntrySlot, old: &Stat, new: &Temporary, rules: &Rules) -> bool {
+    let may_compare = rules.backup.is_some() && !rules.blind;
     let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.stat.st_size;
-    rules.backup.is_some() && is_file && existing::same_as(slot, &new.file).unwrap_or(false)
+    may_compare && is_file && existing::same_as(slot, &new.file).unwrap_or(false)
 }
 
 /// For an error of the call that gives a complete file its name.

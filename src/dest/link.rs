@@ -210,7 +210,8 @@ pub fn place_hard_link(
     Ok(Placement::Copied)
 }
 
-/// True if the old file needs no backup, since it has the content of the new one.
+/// True if the old file needs no backup, since it has the content of the new one. A key that may not
+/// read gets the backup in any case.
 fn has_content_of(
     slot: &EntrySlot,
     old: &Stat,
@@ -218,9 +219,10 @@ fn has_content_of(
     new: &Stat,
     rules: &Rules,
 ) -> bool {
+    let may_compare = rules.backup.is_some() && !rules.blind;
     let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.st_size;
     let digest = |slot| existing::digest_of(slot).ok().flatten();
-    rules.backup.is_some() && is_file && digest(slot).is_some_and(|old| Some(old) == digest(first))
+    may_compare && is_file && digest(slot).is_some_and(|old| Some(old) == digest(first))
 }
 
 /// With `--fsync`, the name of a link survives a power failure.

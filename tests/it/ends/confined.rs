@@ -326,6 +326,17 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
         assert_eq!(shown.stdout_text(), "");
     }
     assert_eq!(case.dst.read("secret"), secret.as_bytes());
+    // A missing backup would show that the guess is right.
+    case.src.file("guess/file", secret);
+    case.src.hard_link("guess/link", "guess/file");
+    for name in ["file", "link"] {
+        case.dst.file(format!("guess/{name}"), secret);
+    }
+    force(case, &format!("--confine '{dir}' --write-only"));
+    let guess = case.src("guess").display().to_string();
+    copy(case, &["-r", "--backup"], &guess, "far:").succeeds();
+    assert_eq!(case.dst.read("guess/file~"), secret.as_bytes());
+    assert_eq!(case.dst.read("guess/link~"), secret.as_bytes());
     // The key runs no other command either.
     let ssh = Run::new("ssh", "/")
         .arg("-F")
