@@ -44,12 +44,13 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
         let heir_of = old
             .as_ref()
             .filter(|old| file_type(old) == FileType::RegularFile);
+        // Compared first, since that may take long: no run resumes a file that has its owner and mode.
+        let replaced = old
+            .as_ref()
+            .filter(|old| !is_same(&slot, old, &temporary.file, rules));
         identity::give(&temporary, entry, heir_of, rules)?;
         settle(&slot, &temporary.file, rules)?;
         temporary.refresh()?;
-        let replaced = old
-            .as_ref()
-            .filter(|old| !is_same(&slot, old, &temporary, rules));
         let kept = backup::keep_old(&slot, replaced, rules)?;
         let renamed = temporary.renamed(|name| {
             let put = || rename(name, &slot, old.is_some(), rules);
@@ -77,10 +78,14 @@ pub(super) fn commit(mut temporary: Temporary, entry: &Entry, rules: &Rules) -> 
 /// True if no backup is needed, since the old version has the content of the new one. So a copy that
 /// is repeated does not replace the backup that the first one made. A key that may not read gets the
 /// backup in any case, because a missing one would show the content.
-fn is_same(slot: &EntrySlot, old: &Stat, new: &Temporary, rules: &Rules) -> bool {
+fn is_same(slot: &EntrySlot, old: &Stat, new: &File, rules: &Rules) -> bool {
     let may_compare = rules.backup.is_some() && !rules.blind;
-    let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.stat.st_size;
-    may_compare && is_file && existing::same_as(slot, &new.file).unwrap_or(false)
+    let has_size = || {
+        new.metadata()
+            .is_ok_and(|new| new.len() == old.st_size as u64)
+    };
+    let is_file = file_type(old) == FileType::RegularFile;
+    may_compare && is_file && has_size() && existing::same_as(slot, new).unwrap_or(false)
 }
 
 /// For an error of the call that gives a complete file its name.

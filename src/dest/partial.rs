@@ -633,6 +633,7 @@ impl Partial {
             let finished = behind.finish(file);
             finished.map_err(|cause| self.write_error(cause))?;
         }
+        self.settle_while_private()?;
         let stat = match self.target {
             PartialTarget::Beside(temporary) => {
                 commit::commit(*temporary, &self.entry, &self.rules)?
@@ -642,6 +643,19 @@ impl Partial {
             PartialTarget::Device(device) => return Ok((device.finish()?, false)),
         };
         Ok((ExistingEntry::of(&stat), stays))
+    }
+
+    /// Writes the new file to the disk, where that may take long, before it gets its owner and mode: if
+    /// this process is killed later, no run resumes the file.
+    fn settle_while_private(&self) -> Result<()> {
+        let slot = self.slot();
+        let may_take_long = self.rules.fsync || slot.dir.may_write_at_close();
+        match self.present_medium() {
+            Some(DestMedium::File(file)) if may_take_long && !self.is_inplace() => {
+                commit::settle(slot, file, &self.rules)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Copies what equals the existing file and is not in the new one yet. Makes the new file if the

@@ -9,7 +9,9 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
-use crate::support::procs::until;
+use crate::support::inject::{self, Inject};
+use crate::support::procs::{self, until};
+use crate::support::run::Run;
 use crate::support::slow::{held_back, let_go};
 use crate::support::{journals, *};
 
@@ -28,6 +30,7 @@ ways! { local_push, local_pull =>
     a_sparse_file_goes_on_with_its_holes_and_its_digest,
     a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended,
     a_file_that_is_in_use_is_refused_without_force,
+    a_file_whose_sync_was_killed_is_not_sent_again,
 }
 
 /// Copies `a` and kills the receiver when a third of it is there.
@@ -342,4 +345,27 @@ fn links_and_earlier_copies_replace_no_file_in_use(case: &Case) {
         drop(writers);
         assert_same(&tree.0, &there.0, Also::ModesAndTimes);
     }
+}
+
+/// Runs a copy in which the receiver is killed.
+fn killed(case: &Case, run: Run, inject: &Inject) {
+    let done = run.inject(inject).run();
+    assert_ne!(done.code, Some(0), "it was killed: {done}");
+    inject.assert_struck(1);
+    until("the other end is gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
+}
+
+/// The file is complete, and only the sync of its data is not.
+fn a_file_whose_sync_was_killed_is_not_sent_again(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    source(case);
+    let inject = Inject::new().kill("fsync").on("*.part");
+    let run = case.copying(&["--fsync", "--retries", "0"], "a", "b");
+    killed(case, run, &inject);
+    let wire = again(case, &["--fsync"]);
+    assert!(wire < SIZE / 4, "{wire} bytes were sent");
 }
