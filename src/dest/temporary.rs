@@ -256,8 +256,17 @@ fn remove_if_stale(slot: &EntrySlot, name: &OsStr) -> Result<bool> {
         Ok(_) => return Ok(false),
         Err(cause) => return gone(slot, cause),
     }
-    let flags = OFlags::RDWR | OFlags::NONBLOCK;
-    let fd = match slot.dir.open(name, flags, Mode::empty()) {
+    let open = |access| {
+        slot.dir
+            .open(name, access | OFlags::NONBLOCK, Mode::empty())
+    };
+    // NFS locks only files that are open for writing.
+    let opened = match open(OFlags::RDWR) {
+        // The killed run had given the file its mode, which forbids that.
+        Err(cause) if Errno::from_io_error(&cause) == Some(Errno::ACCESS) => open(OFlags::RDONLY),
+        opened => opened,
+    };
+    let fd = match opened {
         Ok(fd) => fd,
         Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => return Ok(true),
         Err(_) => return Ok(false),

@@ -10,6 +10,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
 use crate::support::inject::{self, Inject};
+use crate::support::limits::without_powers;
 use crate::support::procs::{self, until};
 use crate::support::run::Run;
 use crate::support::slow::{held_back, let_go};
@@ -31,6 +32,7 @@ ways! { local_push, local_pull =>
     a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended,
     a_file_that_is_in_use_is_refused_without_force,
     a_file_whose_sync_was_killed_is_not_sent_again,
+    a_killed_copy_of_a_read_only_file_leaves_nothing,
 }
 
 /// Copies `a` and kills the receiver when a third of it is there.
@@ -368,4 +370,22 @@ fn a_file_whose_sync_was_killed_is_not_sent_again(case: &Case) {
     killed(case, run, &inject);
     let wire = again(case, &["--fsync"]);
     assert!(wire < SIZE / 4, "{wire} bytes were sent");
+}
+
+/// As the mode of the source says, its user may not write to the partial file of the killed run.
+fn a_killed_copy_of_a_read_only_file_leaves_nothing(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 2 * MIB));
+    case.src.mode("a", 0o444);
+    let powerless = without_powers();
+    let inject = Inject::new().kill("fsync").on("*.part").nth(2);
+    let run = case.copying(&["-p", "--fsync", "--retries", "0"], "a", "b");
+    killed(case, run.under(&powerless), &inject);
+    assert_eq!(case.dst.partials().len(), 1);
+    let run = case.copying(&["-p"], "a", "b");
+    run.under(&powerless).run().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("b"), Also::ModesAndTimes);
+    assert_eq!(case.dst.names(), ["b"]);
 }
