@@ -1,7 +1,8 @@
 //! The journal of a copy: opened before the first byte, and removed or kept after the last.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use rustix::fs::{fstat, futimens};
 
@@ -20,6 +21,8 @@ pub(super) struct CopyJournal {
     /// Ensures that no entry gets the journal's name.
     name: OnceLock<JournalName>,
     sync: JournalSync,
+    /// A later run may resume a file that this copy refuses.
+    is_needed: AtomicBool,
 }
 
 impl CopyJournal {
@@ -29,6 +32,7 @@ impl CopyJournal {
             journal: OnceLock::new(),
             name: OnceLock::new(),
             sync: JournalSync::default(),
+            is_needed: AtomicBool::new(false),
         }
     }
 
@@ -80,12 +84,20 @@ impl CopyJournal {
         }
     }
 
-    /// Removes the journal: everything is in place and nothing is left to resume. With `keeps_times`
+    /// Has the journal stay at the end of the copy: a later run may resume a file that is refused.
+    pub(super) fn need(&self) {
+        self.is_needed.store(true, Relaxed);
+    }
+
+    /// Removes the journal, unless a later run needs it: all else is in place. With `keeps_times`
     /// its directory keeps its times, if `is_landing` says that it is one of the copy.
     pub(super) fn done(&self, keeps_times: bool, is_landing: impl FnOnce(&Dir) -> bool) {
         let Some(journal) = self.get() else {
             return;
         };
+        if self.is_needed.load(Relaxed) {
+            return journal.release();
+        }
         // The directory may already have its final times, which the removal changes.
         let dir = journal.dir().handle().ok().filter(|_| keeps_times);
         let before = dir.as_ref().and_then(|dir| fstat(&**dir).ok());

@@ -625,7 +625,10 @@ impl EntryWriter<'_> {
                 self.entries().found_unchanged(file, &unchanged.existing());
                 return None;
             }
-            Err(error) => return Some(self.or_skip(Err(error), id, parent)),
+            Err(error) => {
+                self.receiver.resume.keep_begun(&file.path, &error);
+                return Some(self.or_skip(Err(error), id, parent));
+            }
         }
         let earlier = self.entries().find_earlier(&file.entry);
         match earlier {
@@ -683,7 +686,10 @@ impl EntryWriter<'_> {
                 self.files().jobs.add(Job::Resume(Box::new(file)));
                 None
             }
-            Err(error) => Some(self.or_skip(Err(error), id, parent)),
+            Err(error) => {
+                self.receiver.resume.keep_begun(&file.path, &error);
+                Some(self.or_skip(Err(error), id, parent))
+            }
         }
     }
 

@@ -23,7 +23,8 @@ use super::restored::{Restored, span};
 use crate::chunk::ranges::RangeSet;
 use crate::dest::{Basis, ExistingEntry, Partial, UnchangedFile};
 use crate::digest::Digest;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
+use crate::journal::record::Hash;
 use crate::journal::{Journal, UnfinishedFile, identity_of};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
@@ -105,9 +106,26 @@ impl Resume {
         ));
     }
 
+    /// Keeps what an earlier session has begun of a file, if this error refuses the file.
+    pub fn keep_begun(&self, path: &Hash, error: &Error) {
+        let journal = self.entries().journal();
+        if journal.is_some_and(|journal| journal.take_begun(path).is_some()) {
+            self.not_resumed(error);
+        }
+    }
+
+    /// The user may remove the cause of a refusal, and resume the file with the next run.
+    fn not_resumed(&self, error: &Error) {
+        let entries = self.entries();
+        // Each snapshot is a copy of its own.
+        if error.kind == Kind::Refused && !entries.rules.snapshot {
+            entries.journal.need();
+        }
+    }
+
     /// Copies a big file from an earlier copy, or resumes it; called on a worker.
     pub fn resume(&self, file: IncomingFile) {
-        let (id, parent) = (file.entry.id, file.entry.parent);
+        let (id, parent, path) = (file.entry.id, file.entry.parent, file.path);
         let entries = self.entries();
         let earlier = entries.find_earlier(&file.entry);
         let copied = earlier.map(|found| entries.copy_earlier(&file, &found));
@@ -128,6 +146,7 @@ impl Resume {
             Ok(None) => {}
             Ok(Some(want)) => self.context().say(Message::Want(vec![want])),
             Err(error) => {
+                self.keep_begun(&path, &error);
                 self.entries().fail(id, parent, &error);
                 let kind = WantKind::Skip;
                 let skip = Want { entry: id, kind };
@@ -156,7 +175,8 @@ impl Resume {
             &self.entries().rules,
             (&record.inode, record.size),
             record.inplace,
-        )?;
+        );
+        let found = found.inspect_err(|error| self.not_resumed(error))?;
         let Some(partial) = found.filter(|_| begun.chunks > 0) else {
             return self.files.begin(file, 0).map(Some);
         };

@@ -31,6 +31,7 @@ ways! { local_push, local_pull =>
     a_sparse_file_goes_on_with_its_holes_and_its_digest,
     a_source_that_grew_meanwhile_is_sent_on_from_where_it_ended,
     a_file_that_is_in_use_is_refused_without_force,
+    a_file_that_was_refused_is_resumed_by_a_later_run,
     a_file_whose_sync_was_killed_is_not_sent_again,
     a_killed_copy_of_a_read_only_file_leaves_nothing,
 }
@@ -347,6 +348,32 @@ fn links_and_earlier_copies_replace_no_file_in_use(case: &Case) {
         drop(writers);
         assert_same(&tree.0, &there.0, Also::ModesAndTimes);
     }
+}
+
+/// The first refusal is that of a directory, the second that of a file in use.
+fn a_file_that_was_refused_is_resumed_by_a_later_run(case: &Case) {
+    case.src.file("tree/f", noise(1, SIZE));
+    aged();
+    let there = case.dst.dir("there");
+    let run = case.copying(&[&SLOW[..], &["-r"]].concat(), "tree/", "there");
+    let run = run.start();
+    until("a third is there", || {
+        has_third(&there.journals().pop()?).then_some(())
+    });
+    kill_receiver(case, run);
+    there.dir("f");
+    let refused = case.copy(&["-r"], "tree/", "there");
+    refused.exits(11).says("there/f: is a directory");
+    std::fs::remove_dir(there.path("f")).expect("remove it");
+    let used = there.file("f", "in use");
+    let writer = OpenOptions::new().append(true).open(used).expect("open it");
+    let refused = case.copy(&["-r"], "tree/", "there");
+    refused.exits(11).says("there/f: is open for writing");
+    drop(writer);
+    let wire = finish(case, &["-r"], "tree/", "there").wire_bytes();
+    assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
+    assert_same(case.src.path("tree"), case.dst.path("there"), Also::Nothing);
+    assert_eq!(there.names(), ["f"]);
 }
 
 /// Runs a copy in which the receiver is killed.
