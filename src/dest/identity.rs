@@ -98,18 +98,19 @@ fn set_mode(slot: &EntrySlot, file: &File, mode: u32) -> Result<()> {
 }
 
 /// Checks, before the content is sent, whether the owner can be kept; then the file is ours again.
-pub(super) fn rehearse(temporary: &Temporary, old: &Stat, keep: &Keep) -> Result<()> {
+/// It keeps the group: in a set-group-ID directory, it may be made with a group that this user cannot
+/// give to it.
+pub(super) fn rehearse(temporary: &mut Temporary, old: &Stat, keep: &Keep) -> Result<()> {
     let new = &temporary.stat;
     if (old.st_uid, old.st_gid) == (new.st_uid, new.st_gid) {
         return Ok(());
     }
     give_owner(temporary, old, keep)?;
-    let back = fchown(
-        &temporary.file,
-        Some(Uid::from_raw(new.st_uid)),
-        Some(Gid::from_raw(new.st_gid)),
-    );
-    back.map_err(|cause| temporary.slot.error("cannot set the owner", cause))
+    if !keep.owner && old.st_uid != new.st_uid {
+        let back = fchown(&temporary.file, Some(Uid::from_raw(new.st_uid)), None);
+        back.map_err(|cause| temporary.slot.error("cannot set the owner", cause))?;
+    }
+    temporary.refresh()
 }
 
 /// Gives owner and group of the file that is replaced, unless the source's are kept.

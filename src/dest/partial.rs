@@ -102,8 +102,8 @@ impl Partial {
         let partial = match InPlace::open(slot, old.as_ref(), rules)? {
             Some(file) => Partial::new(PartialTarget::InPlace(file), entry, rules, true),
             None => {
-                let temporary = Box::new(Temporary::create(slot)?);
-                rehearse(&temporary, old.as_ref(), rules)?;
+                let mut temporary = Box::new(Temporary::create(slot)?);
+                rehearse(&mut temporary, old.as_ref(), rules)?;
                 Partial::new(PartialTarget::Beside(temporary), entry, rules, false)
             }
         };
@@ -199,10 +199,10 @@ impl Partial {
             }
             None if inplace => return Ok(None),
             None => {
-                let Some(temporary) = Temporary::reopen(slot, is_it)? else {
+                let Some(mut temporary) = Temporary::reopen(slot, is_it)? else {
                     return Ok(None);
                 };
-                rehearse(&temporary, old.as_ref(), rules)?;
+                rehearse(&mut temporary, old.as_ref(), rules)?;
                 PartialTarget::Beside(Box::new(temporary))
             }
         };
@@ -266,12 +266,13 @@ impl Partial {
     /// clone of the old version.
     fn make(&self, old: &File, stat: &Stat) -> Result<Made> {
         let slot = self.slot();
-        let temporary = Box::new(Temporary::create(slot)?);
+        let mut temporary = Box::new(Temporary::create(slot)?);
         let is_replaced = match &self.target {
             PartialTarget::Equal(equal) => equal.is_replaced(),
             _ => true,
         };
-        rehearse(&temporary, Some(stat).filter(|_| is_replaced), &self.rules)?;
+        let replaced = Some(stat).filter(|_| is_replaced);
+        rehearse(&mut temporary, replaced, &self.rules)?;
         let size = self.entry.size;
         let fitted = temporary.file.set_len(size);
         fitted.map_err(|cause| self.cannot_fit(cause))?;
@@ -771,7 +772,7 @@ pub(super) fn replaceable(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Res
 }
 
 /// Checks, before the content is sent, whether the owner of the existing file can be kept.
-fn rehearse(temporary: &Temporary, old: Option<&Stat>, rules: &Rules) -> Result<()> {
+fn rehearse(temporary: &mut Temporary, old: Option<&Stat>, rules: &Rules) -> Result<()> {
     match old {
         Some(old) if file_type(old) == FileType::RegularFile => {
             identity::rehearse(temporary, old, &rules.keep)

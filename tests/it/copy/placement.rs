@@ -124,6 +124,17 @@ fn an_owner_that_cannot_be_kept_fails_the_entry(case: &Case) {
         under: powerless.join(" "),
         ..Login::default()
     });
+    // It need not be able to give a file the group that it is made with here.
+    case.src.file("shared/big", noise(2, 2 * MIB));
+    let there = case.dst.file("shared/big", "old");
+    let group = fs::metadata(there).expect("look at it").gid();
+    chown(case.dst.path("shared"), None, Some(23456)).expect("give the directory away");
+    case.dst.mode("shared", 0o2777);
+    case.copying(&["-r"], "shared", "")
+        .under(&powerless)
+        .run()
+        .succeeds();
+    assert_eq!(case.dst.meta("shared/big").gid(), group);
     case.copying(&["-r"], "tree", "")
         .under(&powerless)
         .run()
