@@ -306,8 +306,15 @@ const CANNOT_SYNC: &str = "cannot sync it to disk";
 /// Makes the entry at `slot`, and its name, durable.
 pub fn make_durable(slot: &EntrySlot) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let fd = slot.dir.open(slot.name.as_os_str(), flags, Mode::empty());
-    let synced = fd.and_then(|fd| Ok(rustix::fs::fsync(fd)?));
+    let synced = match slot.dir.open(slot.name.as_os_str(), flags, Mode::empty()) {
+        Ok(fd) => rustix::fs::fsync(fd).map_err(io::Error::from),
+        // Its mode does not let this user open it, so its whole file system is synced.
+        Err(cause) if Errno::from_io_error(&cause) == Some(Errno::ACCESS) => {
+            let dir = slot.dir.handle();
+            dir.and_then(|dir| Ok(rustix::fs::syncfs(&*dir)?))
+        }
+        Err(cause) => Err(cause),
+    };
     synced.map_err(|cause| slot.error(CANNOT_SYNC, cause))?;
     sync_directory(&slot.dir)
 }

@@ -21,6 +21,10 @@ ways! { push, pull, here =>
     a_file_with_two_names_loses_neither,
 }
 
+ways! { push =>
+    fsync_needs_no_permission_to_read_the_copy,
+}
+
 ways! { push, pull =>
     unfinished_content_is_private_and_has_another_name,
     an_owner_that_cannot_be_kept_fails_the_entry,
@@ -212,6 +216,26 @@ fn fsync_changes_nothing_that_one_sees(case: &Case) {
         .is_silent();
     assert_same(&tree.0, case.dst.path("tree"), Also::ModesAndTimes);
     assert_same(&tree.0, case.dst.path("tree"), Also::HardLinks);
+}
+
+fn fsync_needs_no_permission_to_read_the_copy(case: &Case) {
+    if !geteuid().is_root() {
+        return skip("root");
+    }
+    case.src.file("tree/a", "for nobody");
+    case.src.mode("tree/a", 0);
+    case.host().set_login(&Login {
+        under: without_powers().join(" "),
+        ..Login::default()
+    });
+    for _ in 0..2 {
+        case.copy(&["-a", "--fsync"], "tree", "").succeeds();
+    }
+    assert_same(
+        case.src.path("tree"),
+        case.dst.path("tree"),
+        Also::ModesAndTimes,
+    );
 }
 
 fn a_file_with_two_names_loses_neither(case: &Case) {
