@@ -55,16 +55,17 @@ pub fn check_symlink<'a>(slot: &EntrySlot, entry: &'a Entry, rules: &Rules) -> R
 /// Makes the symbolic link `entry`, an [`EntryKind::Symlink`], with its text unchanged.
 pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<Placement> {
     let text = check_symlink(slot, entry, rules)?;
-    let failed = |cause: io::Error| match Errno::from_io_error(&cause) {
+    let cannot_name = |cause| hints::name_error(slot, "cannot create the symbolic link", cause);
+    let cannot_make = |cause: Errno| match cause {
         // symlink(2) returns PERM where links are not supported; FUSE file systems return the
         // others.
-        Some(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
+        Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP => {
             let what = "symbolic links are not supported (-L copies their targets)";
             slot.error(what, cause)
         }
-        _ => hints::name_error(slot, "cannot create the symbolic link", cause),
+        _ => cannot_name(cause.into()),
     };
-    let dir = slot.dir.handle().map_err(failed)?;
+    let dir = slot.dir.handle().map_err(cannot_name)?;
     let make = |name: &OsStr| symlinkat(text, &*dir, name);
     match make(slot.name.as_os_str()) {
         Ok(()) => {}
@@ -95,10 +96,13 @@ pub fn place_symlink(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<P
                 let kept = backup::keep_old(slot, old.as_ref(), rules)?;
                 let replaced = replace(slot, &dir, make);
                 backup::settle(kept, replaced.is_ok())?;
-                replaced.map_err(failed)?;
+                replaced.map_err(|error| match error {
+                    ReplaceError::Make(cause) => cannot_make(cause),
+                    ReplaceError::Rename(cause) => cannot_name(cause.into()),
+                })?;
             }
         }
-        Err(cause) => return Err(failed(cause.into())),
+        Err(cause) => return Err(cannot_make(cause)),
     }
     give_metadata(slot, entry, rules)?;
     if rules.keep.times {
@@ -194,9 +198,9 @@ pub fn place_hard_link(
                 let kept = backup::keep_old(slot, old, rules)?;
                 let made = replace(slot, &to, make);
                 backup::settle(kept, made.is_ok())?;
-                made
+                made.map_err(io::Error::from)
             }
-            None => replace(slot, &to, make),
+            None => replace(slot, &to, make).map_err(io::Error::from),
         },
         other => other.map_err(io::Error::from),
     };
@@ -242,20 +246,33 @@ fn replaced(slot: &EntrySlot) -> Error {
     gone(slot, "was replaced by another process")
 }
 
+/// Where [`replace`] failed.
+pub(super) enum ReplaceError {
+    Make(Errno),
+    Rename(Errno),
+}
+
+impl From<ReplaceError> for io::Error {
+    fn from(error: ReplaceError) -> io::Error {
+        let (ReplaceError::Make(cause) | ReplaceError::Rename(cause)) = error;
+        cause.into()
+    }
+}
+
 /// Makes a link under a temporary name and renames it to `slot`.
 pub(super) fn replace(
     slot: &EntrySlot,
     dir: &Arc<OwnedFd>,
     make: impl Fn(&OsStr) -> rustix::io::Result<()>,
-) -> io::Result<()> {
+) -> std::result::Result<(), ReplaceError> {
     let temporary: OsString = random_name(slot);
-    make(&temporary)?;
+    make(&temporary).map_err(ReplaceError::Make)?;
     let put = || renameat(&**dir, &temporary, &**dir, slot.name.as_os_str());
     // A partial file took the name after it was seen to be free: then only this entry fails.
     let renamed = own_names::while_unused(slot, put).unwrap_or(Err(Errno::BUSY));
     // Needed after a success too: a rename between two names of one file does nothing.
     let _ = unlinkat(&**dir, &temporary, AtFlags::empty());
-    Ok(renamed?)
+    renamed.map_err(ReplaceError::Rename)
 }
 
 /// `--no-clobber` if another file exists: the same content is kept, other content is refused.

@@ -271,9 +271,9 @@ impl EarlierEntry {
                     let kept = backup::keep_old(slot, Some(&old), rules)?;
                     let made = replace(slot, &to, make);
                     backup::settle(kept, made.is_ok())?;
-                    made
+                    made.map_err(io::Error::from)
                 }
-                None => replace(slot, &to, make),
+                None => replace(slot, &to, make).map_err(io::Error::from),
             },
             other => other.map_err(io::Error::from),
         };

@@ -175,6 +175,11 @@ fn an_immutable_file_says_so(case: &Case) {
         assert_eq!(t.read("other"), b"new");
         assert_eq!(t.names(), ["file", "other"]);
     }
+    case.src.link("links/file", "other");
+    let done = case.copy(&["-r"], "links/", "disk/t");
+    done.exits(8).says("t/file").says("immutable");
+    done.never_says("not supported");
+    assert_eq!(t.names(), ["file", "other"]);
 }
 
 /// Nothing can be renamed or removed there, so fastcp may not create partial files.
