@@ -111,10 +111,14 @@ const SCRIPT: &str = concat!(
 
 /// Prints the version of every program that a login would find, one line each.
 const TELL: &str = concat!(
+/// `q` matches a digest, with which the name of a stored program's directory ends. Nothing else was
+/// stored by fastcp.
+const STORED: &str = r#"q=[0-9a-f]; q=$q$q$q$q; q=$q$q$q$q; q=$q$q$q$q; "#;
+
     r#"s="MARK"; tell() { [ -x "$1" ] && "#,
     r#"echo "$s $2: $("$1" --version </dev/null 2>/dev/null)"; }; "#,
     r#"f=$(command -v fastcp) && tell "$f" "$f"; "#,
-    r#"each() { mine && for f in $x/*-*/fastcp; do d=${f%/fastcp}; [ -h $d ] || [ -h $f ] || "#,
+    r#"each() { mine && for f in $x/*-$q/fastcp; do d=${f%/fastcp}; [ -h $d ] || [ -h $f ] || "#,
     r#"{ [ -O $d ] && [ -O $f ] && tell $f "$h${f#$x}"; }; done; }; "#,
     r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
     r#"[ "$h" ] && [ -r "$h/." ] && each 3<"$h/."; "#,
@@ -125,13 +129,15 @@ const TELL: &str = concat!(
 
 /// Removes only stored programs, and prints their paths. Version 0.1 also stored programs below
 /// world-writable directories. The script enters these in the same safe way, and runs nothing
-/// there.
+/// there. Other users may place links there: `here` is true if the open directory is the one that the
+/// path names. Only the user can make `c`, the cache in the home directory, a link.
 const REMOVE: &str = concat!(
-    r#"s="MARK"; each() { mine && for f in $x/*-*/fastcp; do d=${f%/fastcp}; "#,
+    r#"s="MARK"; here() { l=$(ls -ld $x); [ "$h" = "$c" ] || [ "${l#* -> }" = "$h" ]; }; "#,
+    r#"each() { mine && here && for f in $x/*-$q/fastcp; do d=${f%/fastcp}; "#,
     r#"[ -h $d ] || { [ -O $d ] && [ -O $f ] && rm -f $f && rmdir $d && rm -f $x/.part.* && "#,
     r#"echo "$s $h${f#$x}"; }; done; }; "#,
-    r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
-    r#"for h in "$h" /tmp/fastcp-* /var/tmp/fastcp-* /dev/shm/fastcp-*; do "#,
+    r#"c=; case $HOME in /*) c=$HOME/.cache/fastcp;; esac; "#,
+    r#"for h in "$c" /tmp/fastcp-* /var/tmp/fastcp-* /dev/shm/fastcp-*; do "#,
     r#"[ "$h" ] && [ -O "$h/." ] && [ -r "$h/." ] && { each 3<"$h/."; rmdir "$h" 2>/dev/null; }; "#,
     r#"done; echo "$s end""#,
 );
@@ -165,8 +171,8 @@ impl Startup {
                 .replace("SPEAKS", PROTOCOLS)
                 .replace("PATIENCE", &self.patience.0.to_string())
                 .replace("ROLE", role),
-            (Errand::Tell, _) => TELL.to_owned(),
-            (Errand::Remove, _) => REMOVE.to_owned(),
+            (Errand::Tell, _) => format!("{STORED}{TELL}"),
+            (Errand::Remove, _) => format!("{STORED}{REMOVE}"),
         };
         let script = format!("{MINE}{script}").replace("MARK", MARK);
         Ok(match sudo.is_empty() {

@@ -378,7 +378,10 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
         .collect();
     names.sort();
     let own = env!("CARGO_PKG_VERSION");
-    assert_eq!(names, ["0.0.2", "0.0.3", own, "mine"]);
+    assert_eq!(names, ["0.0.2", "0.0.3", own, "mine", "my-bu"]);
     assert_eq!(remove(case).lines().count(), 3);
-    assert_eq!(case.home.dir(".cache/fastcp").names(), ["mine"]);
+    let cache = case.home.dir(".cache/fastcp");
+    assert_eq!(cache.names(), ["mine", "my-build"]);
+    assert!(cache.has("my-build/fastcp"));
 }
+    case.home.file(".cache/fastcp/my-build/fastcp", "nor this");

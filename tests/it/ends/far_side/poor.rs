@@ -12,6 +12,7 @@ ways! { push =>
     a_poor_home_makes_it_go_elsewhere,
     a_program_in_a_directory_for_all_is_never_looked_at,
     a_program_that_others_may_have_written_is_not_run,
+    only_stored_programs_are_removed_and_through_no_link,
     a_host_where_nothing_may_run_is_told_so,
     nothing_is_placed_where_that_is_forbidden,
     sudo_runs_the_far_end_and_its_refusal_is_explained,
@@ -139,6 +140,33 @@ fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
         let looks: Vec<_> = calls.lines().filter(|call| call.contains(name)).collect();
         assert!(looks.is_empty(), "{looks:#?}");
         assert!(temporary.has(name));
+    }
+}
+
+/// Version 0.1 stored programs in directories such as /tmp/fastcp-old.
+fn only_stored_programs_are_removed_and_through_no_link(case: &Case) {
+    let Some(login) = login_with_mounts(case, "") else {
+        return;
+    };
+    case.host().set_login(&login);
+    let temporary = case.scratch.dir("temporary");
+    let stored = format!("0.1.0-{}", "0f".repeat(32));
+    let [old, elsewhere, short, mine] = [
+        format!("fastcp-old/{stored}/fastcp"),
+        format!("elsewhere/{stored}/fastcp"),
+        format!("fastcp-mine/{}/fastcp", &stored[..60]),
+        "fastcp-mine/my-build/fastcp".to_owned(),
+    ];
+    for path in [&old, &elsewhere, &short, &mine] {
+        temporary.file(path, "a program");
+    }
+    std::os::unix::fs::symlink("elsewhere", temporary.path("fastcp-linked")).expect("link");
+    let said = remove(case);
+    assert!(said.contains("/tmp/fastcp-old/"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(!temporary.has("fastcp-old"));
+    for path in [&elsewhere, &short, &mine] {
+        assert!(temporary.has(path), "{path}");
     }
 }
 
