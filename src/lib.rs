@@ -172,7 +172,7 @@
 //!
 //! The client sends and the server receives. Each line is a [`wire::message::Message`], except the
 //! two hellos, which are lines of JSON ([`wire::hello`]). Both ends also send a `Heartbeat` every
-//! second, from `Open` to the end.
+//! second to the end: the client from `Open`, the server from the client's hello.
 //!
 //! ```text
 //! client, sender                                 server, receiver

@@ -76,28 +76,14 @@ pub async fn copy(
         tuning::check_congestion(name)?;
     }
     let is_first = session.attempt == Attempt::First;
-    let mut pushed = match is_push && is_first {
+    let found = match is_push && is_first {
         true => Some(find(request, client).await?),
         false => None,
     };
-    if pushed.as_ref().is_some_and(Counting::is_nothing) {
+    if found.as_ref().is_some_and(Counting::is_nothing) {
         return Ok(String::new());
     }
     let mut server = connect(host, request, client, session.attempt).await?;
-    if is_push && !is_first {
-        // After the login, so that a failing login does not look for the sources each time.
-        let found = match find(request, client).await {
-            Ok(found) => pushed.insert(found),
-            Err(error) => {
-                server.end(None, Some(&error)).await;
-                return Err(error.into());
-            }
-        };
-        if found.is_nothing() {
-            server.end(None, None).await;
-            return Ok(String::new());
-        }
-    }
     client.progress.add_login();
     tell_cuts(request, client, budget);
     let this_end = Client {
@@ -109,7 +95,7 @@ pub async fn copy(
     };
     let mut end = None;
     let copied = tokio::select! {
-        copied = this_end.copy(&mut server, &mut end, pushed) => copied,
+        copied = this_end.copy(&mut server, &mut end, found) => copied,
         // Until there is an end, nothing else would notice the end.
         () = client.shutdown.wait(), if end.is_none() => Err(client.shutdown.error()),
     };
@@ -164,7 +150,8 @@ fn tell_cuts(request: &Request, client: &ClientContext, budget: Budget) {
     }
 }
 
-/// The sources of a push: found before ssh asks for a password, counted while ssh logs in.
+/// The sources of a push: in the first session found before ssh asks for a password, and counted
+/// while ssh logs in.
 async fn find(request: &Request, client: &ClientContext) -> Result<Counting> {
     let found = operands::expand(request, client).await?;
     Ok(Counting::start(found, &request.options, &client.progress))
@@ -175,19 +162,19 @@ impl Client<'_> {
         &self,
         server: &mut LoggedIn,
         end: &mut Option<RunningEnd>,
-        pushed: Option<Counting>,
+        found: Option<Counting>,
     ) -> Result<String> {
-        let (role, flow) = match pushed {
-            Some(_) => (DialRole::Sends, Flow::Out),
-            None => (DialRole::Receives, Flow::In),
+        let is_push = self.request.dest.host.is_some();
+        let (role, flow) = match is_push {
+            true => (DialRole::Sends, Flow::Out),
+            false => (DialRole::Receives, Flow::In),
         };
         self.request.check_selects(&server.host, &server.hello)?;
         self.request.check_archives(&server.host, &server.hello)?;
         self.request.check_itemizes(&server.host, &server.hello)?;
         self.request.check_relative(&server.host, &server.hello)?;
-        let receives = self.request.dest.host.is_some();
         self.request
-            .check_places(&server.host, &server.hello, receives)?;
+            .check_places(&server.host, &server.hello, is_push)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;
@@ -212,9 +199,21 @@ impl Client<'_> {
         let mut control_reader = control_reader.of_host(&name);
         let list = file_names::send(self.request, &server.control);
         control_reader.during(list).await??;
-        let found = match pushed {
-            Some(pushed) => {
-                let counted = pushed.counted(far.hello.can_count_later(false));
+        let found = match found {
+            // After the login, so that a failing login does not look for the sources each time. A
+            // slow disk may hold this up for any time, so heartbeats have begun.
+            None if is_push => {
+                let finding = find(self.request, self.client);
+                Some(control_reader.during(finding).await??)
+            }
+            found => found,
+        };
+        if found.as_ref().is_some_and(Counting::is_nothing) {
+            return Ok(String::new());
+        }
+        let found = match found {
+            Some(found) => {
+                let counted = found.counted(far.hello.can_count_later(false));
                 Some(control_reader.during(counted).await??)
             }
             None => None,

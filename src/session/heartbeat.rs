@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | login, server's hello | `--timeout`; after a loss ≤ 30 s (`login`) | `Connect` or `FarEnd` |
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
-//! | the client's first messages | 30 s (`HELLO_TIMEOUT`) | the server ends |
+//! | more of the client's first messages | 30 s (`HELLO_TIMEOUT`) | `Lost` |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
 //! | anything on control from then on | `--timeout`; 3/4 of it at the server | `Lost` |
 //! | a TCP connect | 10 s for each address (`routes::direct`) | dialled again |
@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio::time::{MissedTickBehavior, interval_at};
+use tokio::time::{Interval, MissedTickBehavior, interval_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::control::Outgoing;
@@ -220,17 +220,61 @@ impl Clock {
     }
 }
 
-async fn beat(shared: Arc<HeartShared>) {
-    let HeartTerms { control, heard, .. } = &shared.terms;
+/// How long nothing has arrived.
+struct Silence {
+    heard: u64,
+    since: Duration,
+}
+
+impl Silence {
+    fn of(heard: &AtomicU64) -> Silence {
+        Silence {
+            heard: heard.load(Relaxed),
+            since: Duration::ZERO,
+        }
+    }
+
+    /// `heard`: the bytes that have arrived until `now`.
+    fn look(&mut self, now: Duration, heard: u64, is_paused: bool) -> Duration {
+        if heard != self.heard || is_paused {
+            (self.heard, self.since) = (heard, now);
+        }
+        now - self.since
+    }
+}
+
+/// Sends heartbeats before there is a [`Heart`], which needs the terms of the copy. Returns once
+/// nothing has arrived for `patience`.
+pub async fn until_silent(control: &Outgoing, heard: &AtomicU64, patience: Duration) {
+    let (mut ticks, mut clock) = ticks();
+    let mut silence = Silence::of(heard);
+    loop {
+        ticks.tick().await;
+        control.try_send(Message::Heartbeat(Heartbeat::default()));
+        let in_time = clock.tick(Instant::now());
+        let silent_for = silence.look(clock.now, heard.load(Relaxed), false);
+        if in_time && silent_for + ROUNDING >= patience {
+            return;
+        }
+    }
+}
+
+fn ticks() -> (Interval, Clock) {
     // The first tick may wait: the messages that open a session show that this end is alive.
     let mut ticks = interval_at(tokio::time::Instant::now() + BEAT, BEAT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut clock = Clock {
+    let clock = Clock {
         last: Instant::now(),
         now: Duration::ZERO,
     };
     let mut counter = 0;
-    let (mut last_heard, mut heard_at) = (heard.load(Relaxed), Duration::ZERO);
+    (ticks, clock)
+}
+
+async fn beat(shared: Arc<HeartShared>) {
+    let HeartTerms { control, heard, .. } = &shared.terms;
+    let (mut ticks, mut clock) = ticks();
+    let mut silence = Silence::of(heard);
     let mut barren = NoProgress::default();
     loop {
         ticks.tick().await;
@@ -239,10 +283,8 @@ async fn beat(shared: Arc<HeartShared>) {
         control.try_send(Message::Heartbeat(Heartbeat { counter, streams }));
         let in_time = clock.tick(Instant::now());
         let now = clock.now;
-        let heard = heard.load(Relaxed);
-        if heard != last_heard || shared.is_paused.load(Relaxed) {
-            (last_heard, heard_at) = (heard, now);
-        }
+        let is_paused = shared.is_paused.load(Relaxed);
+        let silent_for = silence.look(now, heard.load(Relaxed), is_paused);
         let looked = {
             let peer = shared.peer.lock();
             shared
@@ -255,7 +297,7 @@ async fn beat(shared: Arc<HeartShared>) {
         if !in_time {
             continue;
         }
-        if now - heard_at + ROUNDING >= shared.timeout {
+        if silent_for + ROUNDING >= shared.timeout {
             return shared.terms.shutdown.end(shared.silent());
         }
         if for_how_long + ROUNDING >= shared.timeout {
@@ -361,3 +403,13 @@ mod tests {
         assert!(clock.tick(start + Duration::from_secs(3601)));
     }
 }
+
+    #[test]
+    fn silence_lasts_from_the_last_byte_and_not_from_the_beginning() {
+        let second = Duration::from_secs;
+        let mut silence = Silence::of(&AtomicU64::new(7));
+        assert_eq!(silence.look(second(20), 7, false), second(20));
+        assert_eq!(silence.look(second(29), 8, false), second(0));
+        assert_eq!(silence.look(second(40), 8, false), second(11));
+        assert_eq!(silence.look(second(50), 8, true), second(0));
+    }

@@ -215,8 +215,7 @@ async fn copy<R: AsyncRead + Unpin>(
     early: Option<EarlyListener>,
     (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
 ) -> Result<Duration> {
-    let opened = timeout(HELLO_TIMEOUT, opening(incoming, client)).await;
-    let (mut open, secret) = opened.unwrap_or_else(|_| Err(no_request()))?;
+    let (mut open, secret) = opening(incoming, control, client, HELLO_TIMEOUT).await?;
     open.options.polite = client.polite;
     open.options.compares = Some(client.compares);
     open.options.mkpath = client.mkpath;
@@ -541,12 +540,6 @@ impl<'a> ServerCopy<'a> {
         ));
         end
     }
-}
-
-fn no_request() -> Error {
-    let seconds = HELLO_TIMEOUT.as_secs();
-    let message = format!("the client requested no copy within {seconds} s");
-    Error::new(Kind::Breach, Side::Here, message)
 }
 
 /// Makes this login a data connection of another login's session.

@@ -1,18 +1,20 @@
 //! The client's first messages, checked.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::AsyncRead;
 
 use crate::backup::BackupPlace;
-use crate::control::Incoming;
+use crate::control::{Incoming, Outgoing};
 use crate::earlier::EarlierCopies;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
 use crate::mapping;
 use crate::seal::Secret;
 use crate::selection::Selector;
 use crate::session::control_reader::lost;
+use crate::session::heartbeat::until_silent;
 use crate::wire::hello::{Hello, STREAMS_MAX};
 use crate::wire::message::{Archive, Message, Open, SESSIONS_MAX};
 
@@ -21,10 +23,34 @@ use crate::session::control_reader::breach;
 /// Chunk sizes that a client may request, in bytes.
 const CHUNK_SIZES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 
-/// Reads the client's first messages. Its hello says which of them come: which entries a sender
-/// copies, which metadata is kept, where a sender finds the names of files, and which parts of a
-/// source have separate places.
+/// Reads the client's first messages. A slow link may need minutes for them: they name every operand.
+/// Heartbeats tell the client that this end is alive.
+///
+/// # Errors
+/// `Kind::Lost` if nothing arrives for `patience`.
 pub(super) async fn opening<R: AsyncRead + Unpin>(
+    incoming: &mut Incoming<R>,
+    control: &Outgoing,
+    client: &Hello,
+    patience: Duration,
+) -> Result<(Open, Secret)> {
+    let heard = incoming.heard();
+    tokio::select! {
+        biased;
+        opened = read(incoming, client) => opened,
+        () = until_silent(control, &heard, patience) => {
+            let seconds = patience.as_secs();
+            let message = format!(
+                "nothing was heard from the client for {seconds} s, before it had requested a copy"
+            );
+            Err(Error::new(Kind::Lost, Side::Here, message))
+        }
+    }
+}
+
+/// The client's hello says which messages come: which entries a sender copies, which metadata is
+/// kept, where a sender finds the names of files, and which parts of a source have separate places.
+async fn read<R: AsyncRead + Unpin>(
     incoming: &mut Incoming<R>,
     client: &Hello,
 ) -> Result<(Open, Secret)> {
@@ -100,4 +126,23 @@ pub(super) async fn opening<R: AsyncRead + Unpin>(
         open.options.maps = Arc::new(terms.maps);
     }
     Ok((open, secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::host;
+
+    #[tokio::test]
+    async fn a_client_that_is_slow_hears_that_the_server_lives_and_may_come_again() {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let (from, to) = tokio::io::split(server);
+        let (control, _writer) = Outgoing::start(to);
+        let hello = host::hello();
+        let patience = Duration::from_secs(1);
+        let silent = opening(&mut Incoming::new(from), &control, &hello, patience).await;
+        assert_eq!(silent.err().map(|error| error.kind), Some(Kind::Lost));
+        let said = Incoming::new(&mut client).next().await;
+        assert!(matches!(said, Ok(Message::Heartbeat(_))));
+    }
 }

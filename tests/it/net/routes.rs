@@ -170,14 +170,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
                 .into_iter()
                 .filter(|it| it.pid == run.pid()),
         );
-        let is_idle = |process: &procs::Process| {
-            let path = format!("/proc/{}/stat", process.pid.as_raw_nonzero());
-            let stat = std::fs::read_to_string(path).unwrap_or_default();
-            // Field 41 is the policy, and 5 is SCHED_IDLE. Field 2 is in brackets.
-            let words = stat.rsplit(')').next().unwrap_or_default();
-            words.split_whitespace().nth(38) == Some("5")
-        };
-        (all.len() >= 2 && all.iter().all(is_idle)).then_some(())
+        (all.len() >= 2 && all.iter().all(procs::Process::is_idle)).then_some(())
     });
     let_go(case);
     run.wait().succeeds();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal};
 
 use crate::support::done::Done;
+use crate::support::inject::{self, Inject};
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
 use crate::support::run::{Running, fastcp_binary};
@@ -35,7 +36,10 @@ ways! { push, pull =>
     spent_retries_are_told_with_cause_and_last_login,
 }
 
-ways! { push => a_server_that_does_not_want_to_start_again_is_quoted }
+ways! { push =>
+    a_server_that_does_not_want_to_start_again_is_quoted,
+    a_later_server_is_given_its_task_before_a_slow_source_is_looked_up,
+}
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
@@ -365,6 +369,31 @@ fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
         .says(&format!("1 more login (the last: {why})"))
         .never_says(" fastcp: only");
     case.dst.sweep();
+}
+
+/// A server waits only a short time for its task. `--nice` is a part of it that shows.
+fn a_later_server_is_given_its_task_before_a_slow_source_is_looked_up(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, 40 * MIB));
+    let armed = case.scratch.path("armed");
+    let held = Inject::new().hold("stat").on("*/src/a").at_client();
+    let held = held.armed_by(armed.clone());
+    let flags = [&SLOW[..], &["--nice", DIRECT]].concat();
+    let run = case.copying(&flags, "a", "a").inject(&held).start();
+    wait_for_content(case);
+    std::fs::write(&armed, "").expect("arm it");
+    let first = case.servers().pop().expect("a server runs");
+    first.kill();
+    held.wait_until_struck(1);
+    until("the next server has its task", || {
+        let servers = case.servers().into_iter();
+        let mut later = servers.filter(|server| server.pid != first.pid);
+        later.any(|server| server.is_idle()).then_some(())
+    });
+    held.release();
+    completes(case, &run.wait());
 }
 
 fn without_retries_a_lost_connection_is_the_end(case: &Case) {

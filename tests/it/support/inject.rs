@@ -74,6 +74,8 @@ struct Rule {
     program: String,
     end: End,
     pattern: Option<GlobMatcher>,
+    /// A file without which it strikes nothing.
+    armed_by: Option<PathBuf>,
     /// Calls that fit but happen normally before the first strike.
     spared: usize,
     /// The largest number of strikes.
@@ -148,6 +150,7 @@ impl Inject {
             program: "fastcp".to_owned(),
             end: End::Any,
             pattern: None,
+            armed_by: None,
             spared: 0,
             times: usize::MAX,
             chance: None,
@@ -168,6 +171,11 @@ impl Inject {
         let glob = GlobBuilder::new(pattern).backslash_escape(true).build();
         let matcher = glob.expect("a pattern").compile_matcher();
         self.narrow(|rule| rule.pattern = Some(matcher))
+    }
+
+    /// Only while the test keeps a file at this path.
+    pub(crate) fn armed_by(self, path: PathBuf) -> Inject {
+        self.narrow(|rule| rule.armed_by = Some(path))
     }
 
     /// Only in processes with `--server`.
@@ -371,6 +379,9 @@ impl Rule {
     }
 
     fn fits(&self, notice: &Notice) -> bool {
+        if self.armed_by.as_ref().is_some_and(|path| !path.exists()) {
+            return false;
+        }
         let data = &notice.data;
         let wanted = |(call, argument): &&Wanted| {
             let same = |(index, value): (usize, u64)| data.args[index] as u32 == value as u32;

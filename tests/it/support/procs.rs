@@ -139,6 +139,14 @@ impl Process {
         }
     }
 
+    /// It runs only when the processor is idle (`--nice`).
+    pub(crate) fn is_idle(&self) -> bool {
+        let stat = fs::read_to_string(self.dir.join("stat")).unwrap_or_default();
+        // Field 41 is the policy, and 5 is SCHED_IDLE. Field 2 is in brackets.
+        let words = stat.rsplit(')').next().unwrap_or_default();
+        words.split_whitespace().nth(38) == Some("5")
+    }
+
     /// It is an ssh that logs in; others only read the configuration.
     pub(crate) fn is_ssh(&self) -> bool {
         self.line.starts_with("ssh ") && !self.line.starts_with("ssh -G")
