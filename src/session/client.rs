@@ -37,6 +37,7 @@ use crate::session::request::{Host, Request};
 use crate::session::tuning;
 use crate::transport::connection::handshake::{DialRole, Keyring};
 use crate::transport::connections::{ConnectionSet, Flow};
+use crate::transport::dial::Attempts;
 use crate::transport::rate_limit::RateLimiter;
 use crate::transport::routes::{Connection, Route};
 use crate::units::printable;
@@ -327,6 +328,7 @@ impl Client<'_> {
                 forced: self.streams().map(|streams| streams.min(streams_there)),
                 max: self.budget.streams_max().min(streams_there),
                 remembered: self.remembered,
+            attempts: Attempts::default(),
             },
             keyring,
             suite,

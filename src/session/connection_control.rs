@@ -221,11 +221,7 @@ impl Reverse {
             proven: self.proven.clone(),
             connection_set: self.connection_set.clone(),
             reporter: None,
-            attempts: match self.is_client {
-                // A client opens a new listener each time.
-                true => Attempts::default(),
-                false => self.attempts.clone(),
-            },
+            attempts: self.attempts.clone(),
         };
         let connection_set = self.connection_set.clone();
         let dialling = AbortOnDropHandle::new(tokio::spawn(async move {

@@ -31,6 +31,7 @@ use crate::session::request::Request;
 use crate::session::{polite, tuning};
 use crate::transport::connection::handshake::Keyring;
 use crate::transport::connections::ConnectionSet;
+use crate::transport::dial::Attempts;
 use crate::transport::routes::choice::{RouteChoice, RouteView};
 use crate::transport::routes::direct::{DialAnswer, Places};
 use crate::transport::routes::{Connection, NO_ANSWER, Route, blocked};
@@ -67,6 +68,8 @@ pub struct RouteChooser<'a> {
     /// For connections that the server dials. The whole session has one, because it remembers which
     /// openings were used.
     pub facing: Arc<Keyring>,
+    /// For connections that this client dials.
+    pub attempts: Attempts,
     pub suite: Suite,
     pub proven: mpsc::Sender<Connection>,
     pub connection_set: Arc<ConnectionSet>,

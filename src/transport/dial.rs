@@ -57,8 +57,8 @@ pub struct Dialler {
     pub attempts: Attempts,
 }
 
-/// The next attempt number of each stream. Consecutive diallers share it, because a listener
-/// accepts each number only once.
+/// The next attempt number of each stream. All diallers of a session share it, because the other end
+/// accepts each number only once, even if it opens another port.
 #[derive(Clone, Default)]
 pub struct Attempts(Arc<Mutex<HashMap<u16, u16>>>);
 

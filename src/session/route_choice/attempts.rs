@@ -13,7 +13,7 @@ use crate::session::host as this_host;
 use crate::session::request::{Request, Rsh};
 use crate::ssh;
 use crate::transport::backoff::chance;
-use crate::transport::dial::{Attempts, Dialler, Way};
+use crate::transport::dial::{Dialler, Way};
 use crate::transport::routes::direct::Places;
 use crate::transport::routes::listener::Listener;
 use crate::transport::routes::ssh_login::FurtherLogins;
@@ -149,7 +149,7 @@ impl RouteChooser<'_> {
             proven: self.proven.clone(),
             connection_set: self.connection_set.clone(),
             reporter: Some(self.client.reporter.clone()),
-            attempts: Attempts::default(),
+            attempts: self.attempts.clone(),
         }
     }
 }

@@ -17,7 +17,7 @@ use fastcp::wire::message::{
     Roots, SessionSecret, UncountedRoots,
 };
 
-use crate::support::fake_server::in_runtime;
+use crate::support::fake_server::{accept, in_runtime, welcome};
 use crate::support::peer::*;
 use crate::support::procs::MARK;
 use crate::support::*;
@@ -475,6 +475,33 @@ fn a_recorded_opening_opens_nothing_and_strangers_keep_nobody_out() {
         });
         assert_eq!(code, Some(0));
         assert_eq!(case.dst.read("tree/f"), content);
+    });
+}
+
+/// The client that listens on another port knows the attempts of each stream at the earlier one.
+#[test]
+fn a_server_that_is_told_another_port_dials_with_new_numbers() {
+    server_case(|case| {
+        against_server(case, |control| {
+            let open = Open {
+                streams: Some(1),
+                ..receiver(case)
+            };
+            let keys = Keys::new(&open, [7; 32], Direction::ToServer);
+            let facing = keys.keyring.facing();
+            begin(control, open).expect("it listens");
+            let streams: Vec<_> = (0..2)
+                .map(|_| {
+                    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+                    control.say(Message::Dial(Listen {
+                        addresses: vec!["127.0.0.1".to_owned()],
+                        port: listener.local_addr().expect("bound").port(),
+                    }));
+                    welcome(&facing, accept(&listener).expect("it dials"))
+                })
+                .collect();
+            assert!(streams.iter().all(Option::is_some), "{streams:?}");
+        });
     });
 }
 
