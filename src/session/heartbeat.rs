@@ -6,6 +6,7 @@
 //! | wait | limit | then |
 //! |---|---|---|
 //! | login, server's hello | `--timeout`; after a loss ≤ 30 s (`login`) | `Connect` or `FarEnd` |
+//! | ssh's configuration; addresses of a host | 5 s for each question (`names`, `pinned`) | unknown |
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
 //! | more of the client's first messages | 30 s (`HELLO_TIMEOUT`) | `Lost` |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
@@ -267,13 +268,13 @@ fn ticks() -> (Interval, Clock) {
         last: Instant::now(),
         now: Duration::ZERO,
     };
-    let mut counter = 0;
     (ticks, clock)
 }
 
 async fn beat(shared: Arc<HeartShared>) {
     let HeartTerms { control, heard, .. } = &shared.terms;
     let (mut ticks, mut clock) = ticks();
+    let mut counter = 0;
     let mut silence = Silence::of(heard);
     let mut barren = NoProgress::default();
     loop {
@@ -402,7 +403,6 @@ mod tests {
         assert_eq!(clock.now, 2 * BEAT);
         assert!(clock.tick(start + Duration::from_secs(3601)));
     }
-}
 
     #[test]
     fn silence_lasts_from_the_last_byte_and_not_from_the_beginning() {
@@ -413,3 +413,4 @@ mod tests {
         assert_eq!(silence.look(second(40), 8, false), second(11));
         assert_eq!(silence.look(second(50), 8, true), second(0));
     }
+}

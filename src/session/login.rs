@@ -109,7 +109,10 @@ impl Met {
             Attempt::First => None,
             Attempt::Again { .. } => {
                 let (pin, reporter) = (&client.reached, &*client.reporter);
-                host_pin::again(host, request, pin, reporter, &options).await
+                tokio::select! {
+                    pinned = host_pin::again(host, request, pin, reporter, &options) => pinned,
+                    () = client.shutdown.wait() => return Err(client.shutdown.error()),
+                }
             }
         };
         let is_pinned = pinned.is_some();

@@ -3,11 +3,12 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 use crate::support::done::Done;
+use crate::support::host::find_program;
 use crate::support::inject::{self, Inject};
 use crate::support::procs::{self, Process, until};
 use crate::support::pty::Terminal;
@@ -39,6 +40,7 @@ ways! { push, pull =>
 ways! { push =>
     a_server_that_does_not_want_to_start_again_is_quoted,
     a_later_server_is_given_its_task_before_a_slow_source_is_looked_up,
+    a_signal_ends_a_later_login_before_ssh_has_told_its_configuration,
 }
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
@@ -394,6 +396,39 @@ fn a_later_server_is_given_its_task_before_a_slow_source_is_looked_up(case: &Cas
     });
     held.release();
     completes(case, &run.wait());
+}
+
+fn a_signal_ends_a_later_login_before_ssh_has_told_its_configuration(case: &Case) {
+    let (ssh, asked) = (find_program("ssh"), case.scratch.path("asked"));
+    let script = format!(
+        "#!/bin/sh\ncase $1 in -G) echo $$ >'{0}.new'; mv '{0}.new' '{0}'; exec sleep 600;; esac\n\
+         exec '{1}' \"$@\"\n",
+        asked.display(),
+        ssh.expect("the case has a host").display(),
+    );
+    let program = case.scratch.file("ssh", script);
+    case.scratch.mode("ssh", 0o755);
+    // It gives up after 5 s. On a busy machine a signal may take as long, so there are a few tries.
+    let ends_at_once = (0..4).any(|_| {
+        let program = program.to_str().expect("UTF-8");
+        let run = under_way(case, &["-S", program]);
+        std::fs::remove_file(&asked).ok();
+        case.servers().pop().expect("a server runs").kill();
+        let asking = until("ssh is asked", || std::fs::read_to_string(&asked).ok());
+        let since = Instant::now();
+        run.signal(Signal::INT);
+        run.wait().exits(130);
+        let took = since.elapsed();
+        let asking = asking.trim().parse().ok().and_then(Pid::from_raw);
+        assert!(procs::ended_within(
+            asking.expect("a number"),
+            Duration::from_secs(60)
+        ));
+        eprintln!("it took {took:?}");
+        case.sweep();
+        took < Duration::from_secs(4)
+    });
+    assert!(ends_at_once, "never within 4 s");
 }
 
 fn without_retries_a_lost_connection_is_the_end(case: &Case) {
