@@ -232,17 +232,17 @@ impl Client<'_> {
             reverse: None,
             limit: pace.limit.clone(),
         };
-        let (known, is_known) = oneshot::channel();
-        let mut counted = chooser.counted(known);
-        if let Some(totals) = totals {
-            counted(totals.as_ref());
+        let (ready, is_ready) = oneshot::channel();
+        let mut counted = chooser.counted();
+        if let Some(totals) = totals.flatten() {
+            counted(&totals);
         }
         let (notes, opened_at) = (chooser.notes.clone(), chooser.opened_at);
         let conversing = converse(
             &mut control_reader,
             end,
             self.heed(ways),
-            self.check(counted),
+            self.check(ready, counted),
         );
         let options = &self.request.options;
         // Otherwise a dry run sends no data, so that a firewall cannot end it.
@@ -250,7 +250,7 @@ impl Client<'_> {
         tokio::select! {
             over = conversing => over?,
             over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
-            () = chooser.run(listens, is_known), if dials => {}
+            () = chooser.run(listens, is_ready), if dials => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
         }
         if let SendController::Tuner(tuning) = helm {
@@ -276,34 +276,41 @@ impl Client<'_> {
         }
     }
 
-    /// Checks the server's messages before the end takes them.
+    /// Checks the server's messages before the end takes them. Passes on that the server is `ready`,
+    /// and the totals of its sources.
     fn check(
         &self,
-        mut counted: impl FnMut(Option<&Totals>),
+        ready: oneshot::Sender<()>,
+        mut counted: impl FnMut(&Totals),
     ) -> impl FnMut(&Message) -> Result<()> {
         let mut told = false;
-        move |message| match message {
-            Message::Roots(Roots { roots, totals }) => {
-                operands::check(self.request, roots, told)?;
-                self.client.take_roots(self.request, roots)?;
-                counted(Some(totals));
-                Ok(())
+        let mut ready = Some(ready);
+        move |message| {
+            if let Message::Roots(_) | Message::Uncounted(_) | Message::Landed(_) = message {
+                // Fails only if no route waits for it.
+                let _ = ready.take().map(|ready| ready.send(()));
             }
-            Message::Uncounted(UncountedRoots { roots }) => {
-                operands::check(self.request, roots, told)?;
-                self.client.take_roots(self.request, roots)?;
-                counted(None);
-                Ok(())
+            match message {
+                Message::Roots(Roots { roots, totals }) => {
+                    operands::check(self.request, roots, told)?;
+                    self.client.take_roots(self.request, roots)?;
+                    counted(totals);
+                    Ok(())
+                }
+                Message::Uncounted(UncountedRoots { roots }) => {
+                    operands::check(self.request, roots, told)?;
+                    self.client.take_roots(self.request, roots)
+                }
+                Message::Counted(totals) => {
+                    counted(totals);
+                    Ok(())
+                }
+                Message::Fault(_) => {
+                    told = true;
+                    Ok(())
+                }
+                _ => Ok(()),
             }
-            Message::Counted(totals) => {
-                counted(Some(totals));
-                Ok(())
-            }
-            Message::Fault(_) => {
-                told = true;
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 
@@ -321,6 +328,7 @@ impl Client<'_> {
         let streams_there = server.hello.limits.streams.max(1);
         RouteChooser {
             facing: Arc::new(keyring.facing()),
+            attempts: Attempts::default(),
             request: self.request,
             server,
             opened_at: Instant::now(),
@@ -328,7 +336,6 @@ impl Client<'_> {
                 forced: self.streams().map(|streams| streams.min(streams_there)),
                 max: self.budget.streams_max().min(streams_there),
                 remembered: self.remembered,
-            attempts: Attempts::default(),
             },
             keyring,
             suite,

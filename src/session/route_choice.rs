@@ -50,7 +50,7 @@ const LOOK_OUT: Duration = Duration::from_millis(10);
 const SMALL_MAX: u64 = 128 << 10;
 
 /// How long the server may take to dial the client if no other route is allowed: longer than a
-/// dial. The server dials when it has counted its sources.
+/// dial. The server dials when it has counted its sources, or knows where it may write.
 const REVERSE_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Most further logins, unless the user asks for more. Each costs the host a process and some lines
@@ -134,8 +134,8 @@ struct AttemptState {
 
 impl RouteChooser<'_> {
     /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
-    /// server's port and addresses, `counted` the end of the count of the sources.
-    pub async fn run(self, listen: oneshot::Receiver<Listen>, counted: oneshot::Receiver<()>) {
+    /// server's port and addresses, `is_ready` that the server has prepared its end.
+    pub async fn run(self, listen: oneshot::Receiver<Listen>, is_ready: oneshot::Receiver<()>) {
         self.connection_set.begin();
         let early = self.early();
         self.connection_set.want(match early {
@@ -144,7 +144,7 @@ impl RouteChooser<'_> {
         });
         match self.request.route.asked {
             None => self.choose(early, listen).await,
-            Some(route) => self.only(route, early, listen, counted).await,
+            Some(route) => self.only(route, early, listen, is_ready).await,
         }
     }
 
@@ -157,16 +157,12 @@ impl RouteChooser<'_> {
         said.filter(|at| is_of_use && !at.addresses.is_empty())
     }
 
-    /// Returns a function that takes the size of the copy, if it is known, and passes on that the
-    /// copy begins: a small copy waits for no route.
-    pub fn counted(&self, begins: oneshot::Sender<()>) -> impl FnMut(Option<&Totals>) + use<> {
+    /// Returns a function that takes the size of the copy: a small copy waits for no route.
+    pub fn counted(&self) -> impl FnMut(&Totals) + use<> {
         let (inband, may_choose) = (self.inband.clone(), self.request.route.asked.is_none());
-        let mut begins = Some(begins);
         let is_small = |totals: &Totals| totals.streams == 0 && totals.bytes <= SMALL_MAX;
         move |totals| {
-            // Fails only if no route waits for it.
-            let _ = begins.take().map(|begins| begins.send(()));
-            if totals.is_some_and(is_small) && may_choose {
+            if is_small(totals) && may_choose {
                 inband.offer();
             }
         }
@@ -178,7 +174,7 @@ impl RouteChooser<'_> {
         route: Route,
         early: Option<Listen>,
         listen: oneshot::Receiver<Listen>,
-        counted: oneshot::Receiver<()>,
+        is_ready: oneshot::Receiver<()>,
     ) {
         let mut running = Running::default();
         match route {
@@ -207,7 +203,7 @@ impl RouteChooser<'_> {
         let in_vain = async {
             if route == Route::Reverse {
                 // Its sender goes only when the session ends.
-                let _ = counted.await;
+                let _ = is_ready.await;
                 sleep(REVERSE_PATIENCE).await;
                 if !self.connection_set.was_ever_proven() && !self.connection_set.has_sound() {
                     return "no stream: the host could not connect to this machine".to_owned();

@@ -37,7 +37,10 @@ ways! { local_push, push =>
 
 ways! { local_pull =>
     a_pattern_that_hangs_is_waited_for_and_can_be_left,
-    a_server_that_counts_for_long_dials_after_that,
+}
+
+ways! { local_push, local_pull =>
+    a_server_that_prepares_for_long_dials_after_that,
 }
 
 ways! { local_push, local_pull =>
@@ -236,14 +239,18 @@ fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
 }
 
 /// `--route reverse` gives the server 12 s to dial, but only once it may.
-fn a_server_that_counts_for_long_dials_after_that(case: &Case) {
+fn a_server_that_prepares_for_long_dials_after_that(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
     }
     let tree = tree(case);
-    let held = Inject::new().hold("getdents64").on("*/src/tree");
-    let copy = case.copying(&["-r", "--route", "reverse"], "tree", "");
-    let copy = copy.inject(&held).start();
+    let script = homeless(case);
+    let flags = ["-r", "--route", "reverse", "--remote-path", &script];
+    let held = match case.way {
+        Way::LocalPush => Inject::new().hold("open").on("/etc/passwd").at_server(),
+        _ => Inject::new().hold("getdents64").on("*/src/tree"),
+    };
+    let copy = case.copying(&flags, "tree", "").inject(&held).start();
     held.wait_until_struck(1);
     thread::sleep(Duration::from_secs(13));
     held.release();
@@ -339,18 +346,23 @@ fn a_key_whose_directory_hangs_is_waited_for_and_can_be_left(case: &Case) {
     .does_no_harm_for(hangs().max(LONG));
 }
 
+/// A program for the host, which looks its user's home up in /etc/passwd.
+fn homeless(case: &Case) -> String {
+    let (script, home) = (case.scratch.path("homeless"), case.home.0.display());
+    let command = format!(
+        "env -u HOME XDG_STATE_HOME='{home}/.local/state' '{}' \"$@\"",
+        fastcp_binary().display()
+    );
+    executable(&script, &command);
+    script.to_str().expect("UTF-8").to_owned()
+}
+
 /// Each host looks up its user's home first. The receiver dials after that, and until then the
 /// sender gets no stream. Either host may be the first to look.
 fn of_two_hosts_either_may_look_at_a_slow_disk_first(case: &Case) {
     tree(case);
-    let (script, home) = (case.scratch.path("homeless"), case.home.0.display());
-    let command = format!(
-        "env -u HOME XDG_STATE_HOME='{home}' '{}' \"$@\"",
-        fastcp_binary().display()
-    );
-    executable(&script, &command);
-    let script = script.to_str().expect("UTF-8");
-    let flags = ["-r", "--remote-path", script, "--route=reverse"];
+    let script = homeless(case);
+    let flags = ["-r", "--remote-path", &script, "--route=reverse"];
     for nth in [1, 2] {
         Hung {
             case,
