@@ -113,6 +113,8 @@ fn share(request: &Request, destinations: &mut [ClientContext]) {
     let logins = Arc::new(LoginTurns::new(destinations.len(), request));
     let limit = Arc::<RateLimiter>::default();
     let patience = Duration::from_secs(request.options.timeout_s.into());
+    let ends: Vec<_> = destinations.iter().map(|it| it.shutdown.clone()).collect();
+    let end_copy = move |host: usize, error| ends[host].end(error);
     let broadcast = operands::pipe(request)
         .or_else(|| operands::named_pipe(request))
         .map(|pipe_spec| {
@@ -121,6 +123,7 @@ fn share(request: &Request, destinations: &mut [ClientContext]) {
                 CHUNK_SIZE,
                 destinations.len(),
                 patience,
+                end_copy,
             ))
         });
     for (host, client) in destinations.iter_mut().enumerate() {

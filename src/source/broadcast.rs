@@ -1,6 +1,6 @@
 //! A pipe that several copies share. One thread reads it, a little ahead of the slowest copy,
 //! because bytes cannot be read again. All wait for the slowest copy, unless it takes nothing for
-//! too long.
+//! too long. That copy then fails: the bytes that it has missed are gone.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -22,6 +22,9 @@ const AHEAD_MAX: usize = 8;
 /// How much longer the others wait for a copy that has not begun: it may be asking for a password.
 const BEGIN_MAX: Duration = Duration::from_secs(300);
 
+/// Ends the copy of this number.
+type EndCopy = Box<dyn Fn(usize, Error) + Send + Sync>;
+
 pub struct Broadcast {
     pipe_spec: PipeSpec,
     chunk_size: usize,
@@ -31,6 +34,8 @@ pub struct Broadcast {
     patience: Duration,
     state: Mutex<BroadcastState>,
     changed: Condvar,
+    /// Ends a copy that was left behind before it had begun.
+    end_copy: EndCopy,
     /// Set when no copy wants any more of it.
     stop: Stop,
 }
@@ -58,8 +63,8 @@ struct BroadcastReader {
 enum Going {
     On,
     Gone,
-    /// It took nothing for too long, so the others no longer wait for it.
-    Late,
+    /// It took nothing for this long, so the others no longer wait for it.
+    Late(Duration),
 }
 
 /// One copy's end of a broadcast.
@@ -70,12 +75,14 @@ pub struct BroadcastTap {
 }
 
 impl Broadcast {
-    /// Makes a broadcast for `copies` copies.
+    /// Makes a broadcast for `copies` copies. `end_copy` ends one that has not begun, and that the
+    /// others no longer wait for: it may be waiting to log in again.
     pub fn new(
         pipe_spec: PipeSpec,
         chunk_size: usize,
         copies: usize,
         patience: Duration,
+        end_copy: impl Fn(usize, Error) + Send + Sync + 'static,
     ) -> Broadcast {
         let reader = BroadcastReader {
             at: 0,
@@ -96,6 +103,7 @@ impl Broadcast {
                 end: None,
             }),
             changed: Condvar::new(),
+            end_copy: Box::new(end_copy),
             stop: Stop::new(),
         }
     }
@@ -190,7 +198,12 @@ impl Broadcast {
             if state.chunks.len() < AHEAD_MAX {
                 return Ok(());
             }
-            state.leave_behind(self.patience);
+            let late = state.leave_behind(self.patience, Instant::now());
+            MutexGuard::unlocked(&mut state, || {
+                for (reader, error) in late {
+                    (self.end_copy)(reader, error);
+                }
+            });
             self.changed.wait_for(&mut state, STEP);
         }
     }
@@ -207,23 +220,43 @@ impl BroadcastState {
         }
     }
 
-    /// Stops waiting for copies that have kept others waiting too long.
-    fn leave_behind(&mut self, patience: Duration) {
+    /// Stops waiting for copies that have kept others waiting too long. Returns those that have not
+    /// begun, with their errors.
+    fn leave_behind(&mut self, patience: Duration, now: Instant) -> Vec<(usize, Error)> {
         let first = self.first;
+        let mut never_begun = Vec::new();
         let is_ahead = |it: &BroadcastReader| it.going == Going::On && it.at > first;
         if !self.readers.iter().any(is_ahead) {
-            return;
+            return never_begun;
         }
-        for reader in self.readers.iter_mut().filter(|it| it.at == first) {
+        let readers = self.readers.iter_mut().enumerate();
+        for (nth, reader) in readers.filter(|(_, it)| it.at == first) {
             let patience = match reader.has_begun {
                 true => patience,
                 false => patience + BEGIN_MAX,
             };
-            if reader.going == Going::On && reader.since.elapsed() > patience {
-                reader.going = Going::Late;
+            let waited = now.saturating_duration_since(reader.since);
+            if reader.going == Going::On && waited > patience {
+                reader.going = Going::Late(patience);
+                if !reader.has_begun {
+                    never_begun.push((nth, left_behind(patience, false)));
+                }
             }
         }
+        never_begun
     }
+}
+
+fn left_behind(patience: Duration, has_begun: bool) -> Error {
+    let seconds = patience.as_secs();
+    let message = match has_begun {
+        true => format!("this destination accepted no data for {seconds} s (--timeout)"),
+        false => format!(
+            "this destination did not begin within {seconds} s (5 min plus --timeout), and the \
+             others could not wait longer: the source is a pipe and cannot be re-read"
+        ),
+    };
+    Error::new(Kind::Lost, Side::Dest, message)
 }
 
 impl BroadcastTap {
@@ -232,8 +265,10 @@ impl BroadcastTap {
         let mut state = self.broadcast.state.lock();
         loop {
             let BroadcastReader { at, going, .. } = state.readers[self.reader];
-            if going != Going::On {
-                return Err(self.left_behind());
+            match going {
+                Going::On => {}
+                Going::Late(patience) => return Err(left_behind(patience, true)),
+                Going::Gone => return Err(stopped(Side::Source).at(self.path())),
             }
             let chunk = state.chunks.get((at - state.first) as usize).cloned();
             if let Some((bytes, filled)) = chunk {
@@ -274,12 +309,6 @@ impl BroadcastTap {
         Ok(state)
     }
 
-    fn left_behind(&self) -> Error {
-        let seconds = self.broadcast.patience.as_secs();
-        let message = format!("this destination accepted no data for {seconds} s (--timeout)");
-        Error::new(Kind::Lost, Side::Dest, message)
-    }
-
     fn path(&self) -> PathBuf {
         self.broadcast.pipe_spec.path()
     }
@@ -297,6 +326,7 @@ mod tests {
             SIZE,
             copies,
             patience,
+            |reader, error| panic!("{reader}: {error}"),
         ))
     }
 
@@ -352,5 +382,23 @@ mod tests {
         assert!(late.message.contains("accepted no data"), "{late}");
         broadcast.leave(0);
         broadcast.leave(1);
+    }
+
+    #[test]
+    fn who_never_begins_is_waited_for_longer_and_then_told_so() {
+        let patience = Duration::from_secs(60);
+        let broadcast = broadcast("true", 2, patience);
+        let mut state = broadcast.state.lock();
+        let begun = &mut state.readers[0];
+        (begun.at, begun.has_begun) = (1, true);
+        let since = state.readers[1].since;
+        let limit = patience + BEGIN_MAX;
+        assert!(state.leave_behind(patience, since + limit).is_empty());
+        let late = state.leave_behind(patience, since + limit + STEP);
+        let [(1, error)] = &late[..] else {
+            panic!("{late:?}");
+        };
+        assert!(error.message.contains("within 360 s"), "{error}");
+        assert!(state.leave_behind(patience, since + 2 * limit).is_empty());
     }
 }
