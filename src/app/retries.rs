@@ -87,7 +87,7 @@ pub async fn repeat(
         };
         let error = unless_signalled(lost.error, client).await?;
         if client.shutdown.is_once() {
-            return Err(unrepeatable(error, &request));
+            return Err(unrepeatable(error, lost.host, &request));
         }
         if lost.had_begun {
             before.push(id);
@@ -178,8 +178,9 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
     }
 }
 
-/// The error of a copy that cannot resume, because its pipe cannot be read again.
-fn unrepeatable(mut error: Error, request: &Request) -> Error {
+/// The error of a copy that cannot resume, because its pipe cannot be read again. `host`: the lost
+/// one of two hosts.
+fn unrepeatable(mut error: Error, host: Option<String>, request: &Request) -> Error {
     if error.kind == Kind::Lost {
         error.message += "; this copy reads from or writes to a pipe, so it cannot be resumed: \
                           start the copy again";
@@ -189,6 +190,9 @@ fn unrepeatable(mut error: Error, request: &Request) -> Error {
         }
     }
     error
+        if let Some(host) = host {
+            error.message = format!("connection to {host} lost: {}", error.message);
+        }
 }
 
 /// True if another session may succeed. A login that fails after an earlier one succeeded may

@@ -214,6 +214,7 @@ fn a_stream_that_is_cut_is_not_begun_again(case: &Case) {
     server_at(case, &case.dst).kill();
     let done = run.wait();
     done.exits(5)
+        .says("connection to far lost: ")
         .says("so it cannot be resumed")
         .never_says("logging in again");
     case.sweep();
