@@ -32,6 +32,9 @@ const WAIT_LAST: Duration = Duration::from_secs(30);
 /// nobody types. A host that is starting up may refuse once or twice.
 const REFUSALS_MAX: u8 = 3;
 
+/// The advice at the end of an error, which is out of place if fastcp itself follows it.
+const TRY_AGAIN: &str = "; try again";
+
 /// The random part of a wait, in either direction. Without it, many copies that were cut off
 /// together would return together.
 const JITTER: f64 = 0.25;
@@ -149,8 +152,13 @@ async fn first_again(
     client: &ClientContext,
     retries: &mut Retries,
 ) -> Result<()> {
-    if !request.retry.first || !ssh::may_pass(&error) {
+    // A login that ends while it installs fastcp is a lost connection.
+    let may_pass = ssh::may_pass(&error) || error.kind.is_worth_a_retry();
+    if !request.retry.first || !may_pass {
         return Err(error);
+    }
+    if let Some(cause) = error.message.strip_suffix(TRY_AGAIN) {
+        error.message.truncate(cause.len());
     }
     let is_first = retries.spent == 0;
     let Some(wait) = retries.next(Instant::now()) else {
@@ -182,6 +190,9 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
 /// one of two hosts.
 fn unrepeatable(mut error: Error, host: Option<String>, request: &Request) -> Error {
     if error.kind == Kind::Lost {
+        if let Some(host) = host {
+            error.message = format!("connection to {host} lost: {}", error.message);
+        }
         error.message += "; this copy reads from or writes to a pipe, so it cannot be resumed: \
                           start the copy again";
         if request.options.spool && request.dest.host.is_some() {
@@ -190,9 +201,6 @@ fn unrepeatable(mut error: Error, host: Option<String>, request: &Request) -> Er
         }
     }
     error
-        if let Some(host) = host {
-            error.message = format!("connection to {host} lost: {}", error.message);
-        }
 }
 
 /// True if another session may succeed. A login that fails after an earlier one succeeded may

@@ -18,6 +18,7 @@ ways! { push =>
     another_version_on_the_path_gives_way,
     a_program_that_hangs_when_asked_gives_way,
     a_placing_that_is_cut_short_leaves_nothing,
+    a_first_login_that_is_lost_while_it_installs_is_tried_again_if_asked,
     a_damaged_program_is_replaced_and_never_run,
     another_machine_gets_its_own_program,
     a_far_side_that_lies_before_its_hello_is_held_out,
@@ -255,6 +256,33 @@ fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
     assert!(!case.dst.has("a"));
 }
 
+fn a_first_login_that_is_lost_while_it_installs_is_tried_again_if_asked(case: &Case) {
+    case.src.file("a", "one");
+    let marker = case.scratch.path("lost").display().to_string();
+    let lose = |times: usize| {
+        std::fs::write(&marker, "x".repeat(times)).expect("write a file");
+        case.host().set_login(&Login {
+            before: format!(
+                "if [ -s '{marker}' ]; then printf %s \"$(cut -c2- '{marker}')\" >'{marker}'; \
+                 echo \"=fastcp= want Linux $(uname -m)\"; read a; \
+                 echo '=fastcp= send /tmp'; head -c 1000 >/dev/null; exit 0; fi"
+            ),
+            ..bare_login()
+        });
+    };
+    lose(2);
+    let done = copy(case, &["--retry-for", "1min"]);
+    done.succeeds()
+        .says("ended while fastcp was being installed there; logging in again in 1 s (");
+    assert_eq!(case.dst.read("a"), b"one");
+    remove(case);
+    lose(1);
+    copy(case, &[])
+        .exits(5)
+        .says("being installed there; try again")
+        .never_says("logging in");
+}
+
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
@@ -364,6 +392,7 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
         dir.set_modified(time).expect("set its time");
     }
     case.home.file(".cache/fastcp/mine", "not placed by anyone");
+    case.home.file(".cache/fastcp/my-build/fastcp", "nor this");
     copy(case, &[]).succeeds().says("installing");
     let mut names: Vec<String> = placed(&case.home)
         .iter()
@@ -384,4 +413,3 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
     assert_eq!(cache.names(), ["mine", "my-build"]);
     assert!(cache.has("my-build/fastcp"));
 }
-    case.home.file(".cache/fastcp/my-build/fastcp", "nor this");
