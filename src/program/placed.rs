@@ -2,7 +2,7 @@
 //! itself to its final place, and removes the least recently used programs.
 //!
 //! ```text
-//! ~/.cache/fastcp/.part.PID                      during the upload
+//! ~/.cache/fastcp/.part.XXXXXXXX                 during the upload
 //! ~/.cache/fastcp/VERSION-DIGEST/fastcp          from its first start on
 //! /tmp/fastcp-XXXXXXXX/fastcp                    if the home directory is unusable (or in /var/tmp
 //!                                                or /dev/shm); removed at its first start
@@ -20,7 +20,7 @@ use crate::error::{Error, Kind, Result, Side};
 /// Number of placed programs that are kept, because clients may have different versions.
 const KEPT_MAX: usize = 3;
 
-/// Prefix of the name of a file during the upload; the process ID follows.
+/// Prefix of the name of a file during the upload.
 const ARRIVING: &str = ".part.";
 
 /// An upload that has taken this long will never finish.

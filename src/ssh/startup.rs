@@ -69,7 +69,8 @@ const MINE: &str = concat!(
 ///   directory.
 /// - `place` tries one directory, which its caller has opened. It executes an empty file to see
 ///   whether programs may run there, and writes zeros to see whether there is room. It returns if
-///   either fails.
+///   either fails. In the home directory, which containers may share, `mktemp` names the file: in two
+///   containers the process ids may be equal.
 /// - A client that disconnects must not end the script by a signal, since the script has a file
 ///   to remove.
 /// - `dd` reads available bytes, and at most the missing ones, so it never takes the bytes that
@@ -93,7 +94,8 @@ const SCRIPT: &str = concat!(
     r#"u=$(umask); umask 077; trap "" PIPE; "#,
     r#"clear() { rm -f $t $t.gz; rmdir "$d"; } 2>/dev/null; "#,
     r#"fail() { clear; echo "$s failed $1"; exit 4; }; "#,
-    r#"place() { { [ -O $x/. ] && chmod 700 $x/. && mine && rm -f $t && true >$t && chmod 700 $t "#,
+    r#"place() { [ "$t" ] || t=$(mktemp $x/.part.XXXXXXXX 2>/dev/null || echo $x/.part.$$); "#,
+    r#"{ [ -O $x/. ] && chmod 700 $x/. && mine && rm -f $t && true >$t && chmod 700 $t "#,
     r#"&& $t && dd if=/dev/zero of=$t bs=65536 count=$(((l+k)/65536+1)); } 2>/dev/null || "#,
     r#"{ clear; return 1; }; "#,
     r#"echo "$s send $d"; true >$t; w=$t; [ $k = 0 ] || { l=$k; w=$t.gz; }; "#,
@@ -104,7 +106,7 @@ const SCRIPT: &str = concat!(
     r#"command -v sha256sum >/dev/null && case $(sha256sum <$t) in $q*);; *) fail digest;; esac; "#,
     r#"ok $t --placed $g || { $t --speaks $p >/dev/null </dev/null; fail start; }; "#,
     r#"umask $u; exec $t --placed $g ROLE; }; "#,
-    r#"for d in "$h" /tmp /var/tmp /dev/shm; do case $d in "$h") t=$x/.part.$$; mkdir -p "$d";; "#,
+    r#"for d in "$h" /tmp /var/tmp /dev/shm; do case $d in "$h") t=; mkdir -p "$d";; "#,
     r#"*) t=$x/fastcp; d=$(mktemp -d $d/fastcp-XXXXXXXX);; esac 2>/dev/null && [ -r "$d/." ] && "#,
     r#"place 3<"$d/."; done; d=; t=; fail nowhere"#,
 );

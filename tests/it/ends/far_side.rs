@@ -19,6 +19,7 @@ ways! { push =>
     a_program_that_hangs_when_asked_gives_way,
     a_placing_that_is_cut_short_leaves_nothing,
     a_first_login_that_is_lost_while_it_installs_is_tried_again_if_asked,
+    programs_with_equal_process_ids_are_placed_apart,
     a_damaged_program_is_replaced_and_never_run,
     another_machine_gets_its_own_program,
     a_far_side_that_lies_before_its_hello_is_held_out,
@@ -228,8 +229,8 @@ fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
     remove(case);
 }
 
-fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
-    case.src.file("a", "one");
+/// A login to which a program takes seconds.
+fn slow_login(case: &Case) -> Login {
     let bin = case.scratch.dir("slow");
     let real = find_program("dd").expect("on every system");
     let slow = format!(
@@ -239,15 +240,46 @@ fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
     );
     bin.file("dd", slow);
     bin.mode("dd", 0o755);
-    case.host().set_login(&Login {
+    Login {
         path: format!("{}:{BARE}", bin.0.display()),
         ..Login::default()
-    });
-    let run = fastcp(case).arg(case.src("a")).arg(case.dst("a")).start();
+    }
+}
+
+fn wait_until_it_arrives(case: &Case) {
     procs::until("it arrives", || {
         let arriving = |path: &PathBuf| std::fs::metadata(path).is_ok_and(|at| at.len() > 200_000);
         placed(&case.home).iter().any(arriving).then_some(())
     });
+}
+
+/// As in two containers that share a home directory.
+fn programs_with_equal_process_ids_are_placed_apart(case: &Case) {
+    if !rustix::process::geteuid().is_root() {
+        return skip("root, for namespaces of process ids");
+    }
+    case.src.file("a", "one");
+    case.host().set_login(&Login {
+        under: "unshare --pid --fork --mount-proc".to_owned(),
+        ..slow_login(case)
+    });
+    let copy = |to: &str| fastcp(case).arg(case.src("a")).arg(case.dst(to)).start();
+    let first = copy("a");
+    wait_until_it_arrives(case);
+    let second = copy("b");
+    for done in [first.wait(), second.wait()] {
+        done.succeeds()
+            .says("installing fastcp there, in ")
+            .says(".cache/fastcp");
+    }
+    remove(case);
+}
+
+fn a_placing_that_is_cut_short_leaves_nothing(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&slow_login(case));
+    let run = fastcp(case).arg(case.src("a")).arg(case.dst("a")).start();
+    wait_until_it_arrives(case);
     run.signal(rustix::process::Signal::INT);
     run.wait().exits(128 + 2);
     procs::until("it is removed", || {
