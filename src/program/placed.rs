@@ -62,7 +62,9 @@ pub fn settle() -> io::Result<()> {
         _ => {}
     }
     fs::rename(&path, place.join("fastcp"))?;
-    prune(directory)
+    // This program is kept in any case. The next one removes what is left.
+    let _ = prune(directory);
+    Ok(())
 }
 
 /// True for `fastcp-XXXXXXXX`, a directory that `mktemp -d` has made for one program.
@@ -96,7 +98,12 @@ fn prune(directory: &Path) -> io::Result<()> {
     let mut programs: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        let (name, modified) = (entry.file_name(), entry.metadata()?.modified()?);
+        let (name, metadata) = (entry.file_name(), entry.metadata());
+        let modified = match metadata.and_then(|metadata| metadata.modified()) {
+            // Another login's upload has just ended.
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
+            modified => modified?,
+        };
         if is_program(&name) {
             programs.push((modified, entry.path()));
         } else if name.as_encoded_bytes().starts_with(ARRIVING.as_bytes())
@@ -121,6 +128,9 @@ fn is_program(name: &OsStr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
     use crate::program::DIGEST_LEN;
 
@@ -154,6 +164,24 @@ mod tests {
             "mine".into(),
         ];
         assert_eq!(names, kept);
+    }
+
+    #[test]
+    fn an_upload_that_ends_meanwhile_disturbs_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let is_over = AtomicBool::new(false);
+        let upload = |n: u64| temp.path().join(format!("{ARRIVING}{n}"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    (0..50).for_each(|n| fs::write(upload(n), b"").unwrap());
+                    (0..50).for_each(|n| fs::remove_file(upload(n)).unwrap());
+                }
+            });
+            let pruned = (0..1000).try_for_each(|_| prune(temp.path()));
+            is_over.store(true, Relaxed);
+            pruned.unwrap();
+        });
     }
 
     #[test]
