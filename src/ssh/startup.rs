@@ -108,15 +108,15 @@ const SCRIPT: &str = concat!(
     r#"umask $u; exec $t --placed $g ROLE; }; "#,
     r#"for d in "$h" /tmp /var/tmp /dev/shm; do case $d in "$h") t=; mkdir -p "$d";; "#,
     r#"*) t=$x/fastcp; d=$(mktemp -d $d/fastcp-XXXXXXXX);; esac 2>/dev/null && [ -r "$d/." ] && "#,
-    r#"place 3<"$d/."; done; d=; t=; fail nowhere"#,
+    r#"place 3<"$d/."; done; echo "$s failed nowhere"; exit 4"#,
 );
 
-/// Prints the version of every program that a login would find, one line each.
-const TELL: &str = concat!(
 /// `q` matches a digest, with which the name of a stored program's directory ends. Nothing else was
 /// stored by fastcp.
 const STORED: &str = r#"q=[0-9a-f]; q=$q$q$q$q; q=$q$q$q$q; q=$q$q$q$q; "#;
 
+/// Prints the version of every program that a login would find, one line each.
+const TELL: &str = concat!(
     r#"s="MARK"; tell() { [ -x "$1" ] && "#,
     r#"echo "$s $2: $("$1" --version </dev/null 2>/dev/null)"; }; "#,
     r#"f=$(command -v fastcp) && tell "$f" "$f"; "#,

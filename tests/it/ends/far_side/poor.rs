@@ -216,10 +216,12 @@ fn a_host_where_nothing_may_run_is_told_so(case: &Case) {
         return;
     };
     case.host().set_login(&login);
+    case.home.file(".gz", "mine");
     copy(case, &[])
         .exits(4)
         .says("no directory to install it in")
         .says("--remote-path");
+    assert!(case.home.has(".gz"));
     assert!(in_temporary(case).is_empty());
     assert!(!case.dst.has("a"));
 }
