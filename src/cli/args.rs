@@ -383,6 +383,7 @@ impl Args {
             ("--backup", self.mirror.keeps_backups()),
             ("--max-delete", self.mirror.limits_deletion()),
             ("--digests", self.digests.is_some()),
+            ("--follow", self.follow_ms.is_some()),
             ("--remove-source-files", self.mirror.removes_sources()),
             (
                 self.earlier.flag().unwrap_or_default(),

@@ -447,8 +447,8 @@ impl EntryWriter<'_> {
                     _ => self.big_file(file),
                 };
             }
-            (Location::Exit(_, listed), EntryKind::File | EntryKind::Pipe) if self.is_dry() => {
-                return self.would_be_new(entry, listed);
+            (Location::Exit(exit, listed), EntryKind::File | EntryKind::Pipe) if self.is_dry() => {
+                return self.would_write(entry, &exit, listed);
             }
             (Location::Exit(exit, listed), EntryKind::File | EntryKind::Pipe) => {
                 return Some(self.to_pipe(entry, &exit, (listed, path)));

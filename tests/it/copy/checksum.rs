@@ -16,6 +16,7 @@ ways! { local_push, here =>
 
 ways! { local_pull =>
     a_check_refuses_what_it_cannot_do,
+    a_check_of_what_is_read_once_is_incomplete,
     a_check_names_hard_links_in_whose_place_is_a_directory,
     a_check_names_extra_entries_although_something_fails,
 }
@@ -195,6 +196,7 @@ fn a_check_refuses_what_it_cannot_do(case: &Case) {
         "--no-clobber",
         "--size-only",
         "--itemize-changes",
+        "--follow",
     ] {
         case.copy(&["--check", flag], "a", "b").exits(2).says(flag);
     }
@@ -223,4 +225,23 @@ fn a_check_refuses_what_it_cannot_do(case: &Case) {
         "missing  dir/",
     ];
     assert_eq!(lines(done.exits(1)), want.map(str::to_owned).into());
+}
+
+/// Nothing is known to differ or to be missing.
+fn a_check_of_what_is_read_once_is_incomplete(case: &Case) {
+    let file = case.src.file("a", "content");
+    case.dst.file("b", "content");
+    let fifo = case.scratch.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).expect("make a FIFO");
+    let version = std::path::Path::new("/proc/version");
+    let sources = [&fifo, std::path::Path::new("/dev/zero"), version];
+    let dest = case.dst.path("b");
+    let pairs = sources.map(|source| (source, &*dest));
+    let sinks = [(&*file, &*fifo), (&file, std::path::Path::new("/dev/null"))];
+    for (source, dest) in pairs.into_iter().chain(sinks) {
+        let run = case.fastcp().arg("--check");
+        let done = run.args([case.from(source), case.to(dest)]).run();
+        done.exits(11).says("cannot be compared");
+        assert_eq!(done.stdout_text(), "", "{done}");
+    }
 }

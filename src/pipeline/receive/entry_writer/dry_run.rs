@@ -2,7 +2,7 @@
 //! opens nothing for writing.
 
 use super::EntryWriter;
-use crate::dest::{self, EarlierEntry, EntrySlot};
+use crate::dest::{self, EarlierEntry, EntrySlot, SinkSpec};
 use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::keep::NotKept;
@@ -29,9 +29,8 @@ impl EntryWriter<'_> {
     ) -> Result<Option<ItemizedEntry>> {
         let rules = &self.entries().rules;
         let old = dest::status(slot)?;
-        if rules.check && (slot.device.is_some() || entry.is_device() || entry.is_made_up()) {
-            let what = "cannot be compared: it is a device, or a file that the kernel generates";
-            return Err(Error::new(Kind::Refused, Side::Dest, what).at(slot.path()));
+        if rules.check && (slot.device.is_some() || has_no_lasting_content(entry)) {
+            return Err(incomparable().at(slot.path()));
         }
         // A check finds that the kinds differ.
         let has_room = self.entries().check_room(slot, entry)?;
@@ -166,6 +165,20 @@ impl EntryWriter<'_> {
         None
     }
 
+    /// A file that is written to a pipe.
+    pub(super) fn would_write(
+        &self,
+        entry: Entry,
+        exit: &SinkSpec,
+        listed: Option<ListedPath>,
+    ) -> Option<Want> {
+        if self.entries().rules.check {
+            let error = incomparable().at(exit.path());
+            return Some(self.or_skip(Err(error), entry.id, entry.parent));
+        }
+        self.would_be_new(entry, listed)
+    }
+
     /// An entry in a directory that does not exist, or one that is written to a pipe.
     pub(super) fn would_be_new(&self, entry: Entry, listed: Option<ListedPath>) -> Option<Want> {
         let (entries, itemizer) = (self.entries(), self.itemizer());
@@ -278,4 +291,16 @@ impl EntryWriter<'_> {
         }
         may
     }
+}
+
+/// True for a source that a check cannot compare, because its content is known only when it is read.
+fn has_no_lasting_content(entry: &Entry) -> bool {
+    entry.kind == EntryKind::Pipe || entry.is_device() || entry.is_made_up()
+}
+
+/// The error of a check at an entry whose content it cannot compare.
+fn incomparable() -> Error {
+    let what = "cannot be compared: the source or the destination is a pipe, a device, or a file \
+                that the kernel generates";
+    Error::new(Kind::Refused, Side::Dest, what)
 }
