@@ -99,9 +99,7 @@ impl KeepArgs {
             true => Keep::everything(),
             false => Keep::default(),
         };
-        let chown = self.chown.as_deref().unwrap_or_default();
-        let (user, group) = chown.split_once(':').unwrap_or((chown, ""));
-        let (new_user, new_group) = (!user.is_empty(), !group.is_empty());
+        let (new_user, new_group) = self.new_owners();
         // A list without the mode beside it could give the owning group more rights.
         let perms = (all.perms || preserve || self.perms || self.acls) && !self.no_perms;
         Keep {
@@ -116,6 +114,13 @@ impl KeepArgs {
             devices: (all.devices || self.devices) && !self.no_devices,
             specials: (all.specials || self.specials) && !self.no_specials,
         }
+    }
+
+    /// Whether `--chown` names a user, and whether it names a group.
+    pub(super) fn new_owners(&self) -> (bool, bool) {
+        let chown = self.chown.as_deref().unwrap_or_default();
+        let (user, group) = chown.split_once(':').unwrap_or((chown, ""));
+        (!user.is_empty(), !group.is_empty())
     }
 
     /// What the copies get instead of the source's modes and owners.

@@ -135,7 +135,7 @@ pub(super) fn request(
 }
 
 /// The metadata that is kept, and the existing files that stay. Nobody owns the data of a pipe, and
-/// it has no time.
+/// it has no time. Its copy can have the owner of `--chown`.
 fn kept(args: &Args, sources: &[Operand]) -> (Keep, Update) {
     let keep = args.keep.keep(args.preserve);
     let has_files = sources.iter().all(|source| source.what == EndKind::Path);
@@ -147,9 +147,12 @@ fn kept(args: &Args, sources: &[Operand]) -> (Keep, Update) {
         new_only: args.keep.ignore_existing,
         ..Update::default()
     };
+    let (owner, group) = args.keep.new_owners();
     let keep = Keep {
         perms: keep.perms,
         times: keep.times,
+        owner,
+        group,
         ..Keep::default()
     };
     (keep, update)

@@ -697,6 +697,18 @@ fn copies_get_other_modes_and_owners(case: &Case) {
     assert_eq!(number(&told, "files_unchanged"), 3, "{told}");
     assert_eq!(there, kept(&case.dst.path("new")));
 
+    // The data of a command has no owner to keep.
+    if case.way != Way::LocalPull {
+        let command = format!("cat '{}'", tree.path("file").display());
+        let run = case.fastcp().args(["--from-command", &command]);
+        let run = run
+            .args(["--archive", "--chown=7:8"])
+            .arg(case.dst("piped"));
+        run.run().succeeds();
+        let meta = case.dst.meta("piped");
+        assert_eq!((meta.uid(), meta.gid()), (7, 8));
+    }
+
     let flags = ["-r", "--chown", "no-such-user", "--chmod=a="];
     case.copy(&flags, "tree", "not")
         .exits(11)
