@@ -41,7 +41,8 @@ pub fn over(
 ) -> Outcome {
     client.progress.set_phase(Phase::Done);
     let there = client.progress.snapshot().placed_bytes();
-    let resumes = !request.options.no_resume && !client.shutdown.is_once();
+    let options = &request.options;
+    let resumes = !options.dry_run && !options.no_resume && !client.shutdown.is_once();
     if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
         tell_kept(error, there);
     }
@@ -205,4 +206,63 @@ async fn one_session(request: &Request, client: &ClientContext) -> Result<String
     };
     let ran = client::copy(request, client, session).await;
     ran.map_err(|lost| lost.error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::itemize::ItemizedEntry;
+    use crate::session::{CopyOptions, EndKind, Operand};
+
+    struct SilentReporter;
+
+    impl Reporter for SilentReporter {
+        fn notice(&self, _line: &str) {}
+        fn detail(&self, _line: &str) {}
+        fn failure(&self, _error: &Error) {}
+        fn itemized(&self, _entry: &ItemizedEntry) {}
+        fn deleted(&self, _path: &[u8]) {}
+        fn changes_waiting(&self) -> usize {
+            0
+        }
+        fn status(&self) {}
+    }
+
+    fn request(dry_run: bool, check: bool) -> Request {
+        let dest = Operand {
+            typed: "b".into(),
+            host: None,
+            what: EndKind::Path,
+            path: b"b".to_vec(),
+        };
+        let options = CopyOptions {
+            dry_run,
+            ..CopyOptions::default()
+        };
+        Request {
+            check,
+            ..Request::local(Vec::new(), dest, options)
+        }
+    }
+
+    fn client() -> ClientContext {
+        ClientContext::new(Arc::default(), Arc::new(SilentReporter))
+    }
+
+    #[test]
+    fn only_a_copy_that_was_cut_off_tells_what_is_kept() {
+        for (dry_run, is_told) in [(false, true), (true, false)] {
+            let client = client();
+            client.progress.add_bytes(1000);
+            let cut = Error::new(Kind::Signal(2), Side::Here, "interrupted");
+            let outcome = over(
+                &request(dry_run, dry_run),
+                &client,
+                Err(cut),
+                Instant::now(),
+            );
+            let message = outcome.fatal.unwrap().message;
+            assert_eq!(message.contains("kept"), is_told, "{message}");
+        }
+    }
 }
