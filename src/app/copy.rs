@@ -212,6 +212,7 @@ async fn one_session(request: &Request, client: &ClientContext) -> Result<String
 mod tests {
     use super::*;
     use crate::itemize::ItemizedEntry;
+    use crate::pipeline::failures::FAILURES_MAX;
     use crate::session::{CopyOptions, EndKind, Operand};
 
     struct SilentReporter;
@@ -263,6 +264,36 @@ mod tests {
             );
             let message = outcome.fatal.unwrap().message;
             assert_eq!(message.contains("kept"), is_told, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_exit_code_is_of_all_failures_and_not_only_of_those_that_are_kept() {
+        let outcome = |check, last| {
+            let client = client();
+            let fail = |kind| {
+                client
+                    .news
+                    .failures
+                    .add(&Error::new(kind, Side::Source, "x"))
+            };
+            (0..FAILURES_MAX).for_each(|_| fail(Kind::Read));
+            fail(last);
+            let copied = Ok("local".to_owned());
+            over(&request(check, check), &client, copied, Instant::now())
+        };
+        assert_eq!(outcome(false, Kind::Read).exit_code(), 9);
+        assert_eq!(outcome(false, Kind::Refused).exit_code(), 1);
+        assert_eq!(outcome(true, Kind::Refused).exit_code(), 11);
+        // Also if the copies from two hosts are one.
+        for (mut first, second) in [
+            (outcome(false, Kind::Read), outcome(false, Kind::Refused)),
+            (outcome(false, Kind::Refused), outcome(false, Kind::Read)),
+        ] {
+            first.add(second);
+            assert_eq!(first.exit_code(), 1);
+            assert_eq!(first.failures.len(), FAILURES_MAX);
+            assert_eq!(first.more_failures.number, FAILURES_MAX as u64 + 2);
         }
     }
 }

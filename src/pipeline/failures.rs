@@ -40,12 +40,20 @@ pub struct Failures {
     pub moved: MovedOperands,
 }
 
+/// The failures beyond those that are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoreFailures {
+    pub number: u64,
+    /// Their lowest and their highest exit code.
+    codes: Option<(i32, i32)>,
+}
+
 #[derive(Default)]
 struct FailureList {
     kept: Vec<Error>,
     /// Bytes of their texts.
     bytes: usize,
-    more: u64,
+    more: MoreFailures,
     /// Hashes of the failures that earlier sessions reported.
     told: HashSet<u64>,
 }
@@ -89,7 +97,7 @@ impl Failures {
             failures.bytes = bytes;
             failures.kept.push(error.clone());
         } else {
-            failures.more += 1;
+            failures.more.note(error);
             // `begin_again` remembers only the errors in `kept`.
             failures.remember(error);
         }
@@ -107,7 +115,7 @@ impl Failures {
         for error in std::mem::take(&mut failures.kept) {
             failures.remember(&error);
         }
-        (failures.bytes, failures.more) = (0, 0);
+        (failures.bytes, failures.more) = (0, MoreFailures::default());
     }
 
     /// True if something has failed in this session.
@@ -122,10 +130,36 @@ impl Failures {
         }
     }
 
-    /// Removes and returns the failures, and the number of further ones.
-    pub fn take(&self) -> (Vec<Error>, u64) {
+    /// Removes and returns the failures that are kept, and what is known of the others.
+    pub fn take(&self) -> (Vec<Error>, MoreFailures) {
         let failures = std::mem::take(&mut *self.failures.lock());
         (failures.kept, failures.more)
+    }
+}
+
+impl MoreFailures {
+    /// Counts a failure that is not kept.
+    pub fn note(&mut self, error: &Error) {
+        let code = error.kind.exit_code();
+        self.add(MoreFailures {
+            number: 1,
+            codes: Some((code, code)),
+        });
+    }
+
+    pub fn add(&mut self, other: MoreFailures) {
+        self.number += other.number;
+        self.codes = match (self.codes, other.codes) {
+            (Some((low, high)), Some((other_low, other_high))) => {
+                Some((low.min(other_low), high.max(other_high)))
+            }
+            (codes, other) => codes.or(other),
+        };
+    }
+
+    /// The lowest and the highest exit code, which are equal if all are.
+    pub fn exit_codes(self) -> impl Iterator<Item = i32> {
+        self.codes.into_iter().flat_map(|(low, high)| [low, high])
     }
 }
 
@@ -161,6 +195,7 @@ mod tests {
         failures.add(&error("b"));
         failures.add(&error("c"));
         assert_eq!(*told.lock(), [error("a"), error("b"), error("c")]);
-        assert_eq!(failures.take(), (vec![error("b"), error("c")], 0));
+        let none = MoreFailures::default();
+        assert_eq!(failures.take(), (vec![error("b"), error("c")], none));
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
 use crate::mapping::Mapping;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
-use crate::pipeline::failures::FAILURES_MAX;
+use crate::pipeline::failures::{FAILURES_MAX, MoreFailures};
 pub use crate::pipeline::news::{Deleted, MadeSnapshot};
 use crate::program::Program;
 use crate::progress::Snapshot;
@@ -377,7 +377,7 @@ pub struct Outcome {
     /// One per failed entry, at most [`FAILURES_MAX`].
     pub failures: Vec<Error>,
     /// Failures beyond these.
-    pub more_failures: u64,
+    pub more_failures: MoreFailures,
     /// Entries deleted at the destination.
     pub deleted: Deleted,
     /// Entries removed at the source.
@@ -415,10 +415,11 @@ impl Outcome {
     pub fn add(&mut self, other: Outcome) {
         self.fatal = self.fatal.take().or(other.fatal);
         self.failures.extend(other.failures);
-        self.more_failures += other.more_failures;
-        let more = self.failures.len().saturating_sub(FAILURES_MAX);
-        self.failures.truncate(FAILURES_MAX);
-        self.more_failures += more as u64;
+        self.more_failures.add(other.more_failures);
+        let kept = self.failures.len().min(FAILURES_MAX);
+        for error in self.failures.drain(kept..) {
+            self.more_failures.note(&error);
+        }
         self.deleted.add(other.deleted);
         self.removed.add(other.removed);
         self.counters.add(&other.counters);
@@ -440,7 +441,8 @@ impl Outcome {
         if let Some(fatal) = &self.fatal {
             return fatal.kind.exit_code();
         }
-        let mut codes = self.failures.iter().map(|failure| failure.kind.exit_code());
+        let codes = self.failures.iter().map(|failure| failure.kind.exit_code());
+        let mut codes = codes.chain(self.more_failures.exit_codes());
         match codes.next() {
             None if self.check && self.differs() => 1,
             None => 0,

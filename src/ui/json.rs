@@ -31,7 +31,7 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
     json!({
         "exit_code": outcome.exit_code(),
         "error": error,
-        "failed": outcome.failures.len() as u64 + outcome.more_failures,
+        "failed": outcome.failures.len() as u64 + outcome.more_failures.number,
         "files": counters.files,
         "special_files_skipped": counters.special,
         "files_not_linked": counters.unlinked,

@@ -401,13 +401,12 @@ fn failed(outcome: &Outcome) -> Option<String> {
     for Error { kind, .. } in &outcome.failures {
         codes.entry(kind.exit_code()).or_insert((*kind, 0)).1 += 1;
     }
-    let all = outcome.failures.len() as u64 + outcome.more_failures;
+    let more = outcome.more_failures.number;
+    let all = outcome.failures.len() as u64 + more;
     let listed = codes
         .values()
         .map(|(kind, number)| format!("{} {}", count(*number), words(*kind)))
-        .chain(
-            (outcome.more_failures > 0).then(|| format!("{} more", count(outcome.more_failures))),
-        )
+        .chain((more > 0).then(|| format!("{} more", count(more))))
         .collect::<Vec<_>>()
         .join(", ");
     (all > 0).then(|| format!("{} failed: {listed}", count(all)))
@@ -453,7 +452,7 @@ pub(super) mod tests {
         Outcome {
             fatal: None,
             failures: Vec::new(),
-            more_failures: 0,
+            more_failures: Default::default(),
             deleted: Default::default(),
             removed: Default::default(),
             snapshot: None,
@@ -507,7 +506,7 @@ pub(super) mod tests {
             failure(Kind::Changed),
             failure(Kind::Read),
         ];
-        outcome.more_failures = 1000;
+        outcome.more_failures.number = 1000;
         assert_eq!(
             lines(&outcome, usize::MAX)[1],
             "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
