@@ -88,6 +88,22 @@ pub fn wait(
     }
 }
 
+/// Writes all `bytes`, even if another process has made the open file non-blocking.
+pub fn write_all(fd: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match rustix::io::write(&fd, rest) {
+            Ok(len) => rest = &rest[len..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                wait(&fd, Until::Writable, &Stop::new(), None).map_err(|_| Errno::BADF)?;
+            }
+            Err(cause) => return Err(cause),
+        }
+    }
+    Ok(())
+}
+
 /// Sleeps for `time`, or until `stop` is set.
 pub fn pause(stop: &Stop, time: Duration) -> Waited {
     let started = Instant::now();
@@ -132,6 +148,7 @@ pub fn close_reader(read: std::os::fd::OwnedFd, write: impl AsFd) {
 mod tests {
     use super::*;
     use rustix::pipe::{PipeFlags, pipe_with};
+    use std::io::Read;
 
     #[test]
     fn a_wait_ends_with_data_with_the_other_end_with_time_and_by_a_flag() {
@@ -153,5 +170,18 @@ mod tests {
         assert_eq!(end, Waited::Ready);
         assert_eq!(pause(&Stop::new(), Duration::from_millis(5)), Waited::Late);
         assert_eq!(pause(&stop, Duration::MAX), Waited::Stopped);
+    }
+
+    #[test]
+    fn a_pipe_that_does_not_block_takes_all_bytes() {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let bytes = vec![b'x'; 3 << 20];
+        let all = bytes.clone();
+        let writer = std::thread::spawn(move || write_all(write, &all));
+        rustix::fs::fcntl_setfl(&read, rustix::fs::OFlags::empty()).unwrap();
+        let mut got = Vec::new();
+        std::fs::File::from(read).read_to_end(&mut got).unwrap();
+        assert_eq!(writer.join().unwrap(), Ok(()));
+        assert!(got == bytes, "{} bytes", got.len());
     }
 }

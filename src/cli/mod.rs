@@ -61,7 +61,7 @@ pub fn main() -> i32 {
             if !error.use_stderr() {
                 return code_of(0, stdout::show(&error.render().to_string()));
             }
-            let _ = std::io::stderr().write_all(usage(&error).as_bytes());
+            exit::say(&usage(&error));
             return error.exit_code();
         }
     };

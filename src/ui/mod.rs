@@ -21,7 +21,6 @@ mod terminal;
 mod view;
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -44,6 +43,7 @@ use terminal::Terminal;
 use crate::control::room::{Room, RoomShare};
 use crate::error::{Error, Kind, Result};
 use crate::itemize::ItemizedEntry;
+use crate::pipe::write_all;
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::session::Outcome;
@@ -471,7 +471,7 @@ fn write_lines(lines: Vec<String>) {
 /// Ignores errors: the copy continues if stderr is closed.
 fn write(text: &str) {
     if !text.is_empty() {
-        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+        let _ = write_all(std::io::stderr().lock(), text.as_bytes());
     }
 }
 

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::error::{Error, Kind, Result, Side};
-use crate::pipe::{Stop, Until, is_stdout_closed, wait};
+use crate::pipe::{is_stdout_closed, write_all};
 
 /// Writes a result for the user.
 ///
@@ -39,21 +39,8 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// Writes all of `text`, even if another process has made the standard output non-blocking.
 fn put(text: &str) -> Result<(), Errno> {
-    let stdout = std::io::stdout().lock();
-    let mut rest = text.as_bytes();
-    while !rest.is_empty() {
-        match rustix::io::write(&stdout, rest) {
-            Ok(len) => rest = &rest[len..],
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                wait(&stdout, Until::Writable, &Stop::new(), None).map_err(|_| Errno::BADF)?;
-            }
-            Err(cause) => return Err(cause),
-        }
-    }
-    Ok(())
+    write_all(std::io::stdout().lock(), text.as_bytes())
 }
 
 fn failed(cause: Errno) -> Error {

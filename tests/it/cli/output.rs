@@ -1,9 +1,15 @@
 //! Standard output and standard error as destinations of results and of copies.
 
+use std::io::Read;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::ioctl_fionread;
 use serde_json::Value;
 
+use crate::support::procs::until;
+use crate::support::run::fastcp_binary;
 use crate::support::*;
 
 ways! { here =>
@@ -130,5 +136,35 @@ fn a_standard_stream_of_the_far_end_is_no_destination(case: &Case) {
     for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
         let done = case.fastcp().arg(case.src("a")).arg(case.to(name)).run();
         done.fails().exits(8);
+    }
+}
+
+/// Another program may have made the terminal or the pipe so.
+#[test]
+fn messages_arrive_whole_at_a_stderr_that_does_not_block() {
+    let long = "x".repeat(100_000);
+    for words in [
+        vec!["a".to_owned(), format!("rsync://{long}")],
+        vec![format!("--{long}")],
+    ] {
+        let (mut reader, writer) = std::io::pipe().expect("make a pipe");
+        fcntl_setfl(&writer, OFlags::NONBLOCK).expect("make it non-blocking");
+        let child = Command::new(fastcp_binary())
+            .args(words)
+            .stdin(Stdio::null())
+            .stderr(writer)
+            .spawn();
+        let mut child = child.expect("run fastcp");
+        let size = rustix::pipe::fcntl_getpipe_size(&reader).expect("its size");
+        until("the pipe is full", || {
+            let waits = ioctl_fionread(&reader).expect("its content") >= size as u64;
+            let has_ended = child.try_wait().expect("look at it").is_some();
+            (waits || has_ended).then_some(())
+        });
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("read the message");
+        assert_eq!(child.wait().expect("wait").code(), Some(2));
+        assert!(text.contains(&long), "{} bytes", text.len());
+        assert!(text.ends_with('\n'));
     }
 }
