@@ -155,8 +155,9 @@ pub async fn digests_written(client: &ClientContext, copied: Result<String>) -> 
     let Some(list) = &client.digests else {
         return copied;
     };
+    let is_complete = copied.is_ok() && !client.news.failures.has_some();
     let written = async || {
-        while !list.is_written() {
+        while !list.is_written(is_complete) {
             tokio::time::sleep(LIST_LOOK).await;
         }
     };

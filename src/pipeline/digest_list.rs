@@ -145,9 +145,13 @@ const UNLISTED_KEPT: usize = 20;
 const TOLD_BYTES: usize = 64 << 10;
 
 impl DigestList {
+    /// Opens the file at `path`. It keeps its content until there is a line, or the copy is
+    /// complete.
     pub fn create(path: &Path) -> io::Result<DigestList> {
+        let mut options = File::options();
+        let options = options.write(true).create(true).truncate(false);
         Ok(DigestList::to(Out::File(ListState {
-            writer: ListWriter::start(File::create(path)?)?,
+            writer: ListWriter::start(options.open(path)?)?,
             unlisted: Vec::new(),
             more_unlisted: 0,
         })))
@@ -290,10 +294,11 @@ impl DigestList {
     }
 
     /// True if every line was written and the file is closed, or if that is impossible. To be
-    /// called when no more lines are added.
-    pub fn is_written(&self) -> bool {
+    /// called when no more lines are added. A list without lines replaces an older one only if the
+    /// copy `is_complete`.
+    pub fn is_written(&self, is_complete: bool) -> bool {
         match &*self.out.lock() {
-            Out::File(lines) => lines.writer.is_closed(),
+            Out::File(lines) => lines.writer.is_closed(is_complete),
             Out::Client(_) => true,
         }
     }
@@ -427,7 +432,7 @@ mod tests {
         // Its name is not UTF-8.
         list.add_link(&entry(files + 20, 1), files, root.child(b"\xff"));
         list.links_placed(files + 10..files + 30);
-        while !list.is_written() {
+        while !list.is_written(true) {
             std::thread::yield_now();
         }
         let (unlisted, more) = list.finish().unwrap();
@@ -438,5 +443,29 @@ mod tests {
             line::format(path.as_bytes(), &digest(first)).unwrap()
         });
         assert_eq!(lines, wanted.collect::<String>());
+    }
+
+    #[test]
+    fn an_older_list_stays_until_there_is_a_line_or_the_copy_is_complete() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = temp.path().join("list");
+        let line = line::format(b"a", &digest::NONE).unwrap();
+        for (has_line, is_complete, left) in [
+            (false, false, "a long line of an older list\n"),
+            (false, true, ""),
+            (true, false, &line),
+            (true, true, &line),
+        ] {
+            std::fs::write(&at, "a long line of an older list\n").unwrap();
+            let list = DigestList::create(&at).unwrap();
+            if has_line {
+                list.add_path(b"a".to_vec(), &digest::NONE);
+            }
+            while !list.is_written(is_complete) {
+                std::thread::yield_now();
+            }
+            list.finish().unwrap();
+            assert_eq!(std::fs::read_to_string(&at).unwrap(), left);
+        }
     }
 }

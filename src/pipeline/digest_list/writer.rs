@@ -27,12 +27,15 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct WriterState {
     lines: Vec<u8>,
     links: Vec<LinkStep>,
-    /// The lines written so far must be removed first.
+    /// The file has an older list, or the lines of an earlier session. They must be removed before
+    /// the next line.
     begins_again: bool,
     /// Bytes of lines and links that wait or are being written.
     pub bytes: usize,
     /// No more lines follow: the file can be closed.
     is_last: bool,
+    /// The list is that of a complete copy, even if it has no lines.
+    is_complete: bool,
     is_closed: bool,
     /// The [`ListWriter`] was dropped.
     is_over: bool,
@@ -53,6 +56,7 @@ pub(super) struct ListWriter {
 impl ListWriter {
     pub(super) fn start(file: File) -> io::Result<ListWriter> {
         let queue = Arc::<LineQueue>::default();
+        queue.waiting.lock().begins_again = true;
         let taken = queue.clone();
         let thread = std::thread::Builder::new().name("digest list".into());
         thread.spawn(move || taken.write(file))?;
@@ -98,10 +102,11 @@ impl ListWriter {
     }
 
     /// Asks the thread to close the file after the last line. Returns true once the file is closed
-    /// or an error occurred.
-    pub(super) fn is_closed(&self) -> bool {
+    /// or an error occurred. Without a line, the file is emptied only if the copy `is_complete`.
+    pub(super) fn is_closed(&self, is_complete: bool) -> bool {
         let mut waiting = self.queue.waiting.lock();
         waiting.is_last = true;
+        waiting.is_complete |= is_complete;
         self.queue.changed.notify_all();
         waiting.is_closed || waiting.error.is_some()
     }
@@ -124,7 +129,8 @@ impl ListWriter {
 impl WriterState {
     /// False if there is work for the thread.
     fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.links.is_empty() && !self.begins_again
+        let empties = self.begins_again && self.is_last && self.is_complete;
+        self.lines.is_empty() && self.links.is_empty() && !empties
     }
 
     /// Bytes of lines and links that wait.
@@ -182,10 +188,9 @@ impl LineQueue {
             let begins_again = std::mem::take(&mut waiting.begins_again);
             drop(waiting);
             let emptied = match begins_again {
-                // On a pipe this fails, since written lines cannot be removed.
                 true => {
                     more_links = MoreLinks::default();
-                    file.set_len(0).and_then(|()| file.rewind()).or(Ok(()))
+                    emptied(&mut file)
                 }
                 false => Ok(()),
             };
@@ -206,5 +211,13 @@ impl LineQueue {
             drop(waiting);
             self.changed.notify_all();
         }
+    }
+}
+
+/// Removes the content. A pipe or device has none that could be removed.
+fn emptied(file: &mut File) -> io::Result<()> {
+    match file.set_len(0) {
+        Err(cause) if cause.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        emptied => emptied.and_then(|()| file.rewind()),
     }
 }

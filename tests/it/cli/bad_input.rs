@@ -32,10 +32,13 @@ ways! { push, pull, between =>
 ways! { push, pull => a_far_side_that_ends_at_once }
 
 fn a_missing_source(case: &Case) {
-    case.copy(&[], "nothing", "x")
+    let list = case.scratch.file("list", "an older list\n");
+    let digests = format!("--digests={}", list.display());
+    case.copy(&[&digests], "nothing", "x")
         .exits(9)
         .says("nothing")
         .says("no such file");
+    assert_eq!(case.scratch.read("list"), b"an older list\n");
     case.src.file("a", "one");
     case.copy_all(&[], &["nothing", "a"], "")
         .exits(9)
@@ -153,7 +156,10 @@ fn a_host_that_is_not_there(case: &Case) {
     closed.bind(&any.into()).expect("bind it");
     let at = closed.local_addr().expect("it is bound").as_socket_ipv4();
     let port = format!("Port={}", at.expect("IPv4").port());
-    case.copy(&["-o", &port], "a", "a")
+    // An older list of digests is still true.
+    let list = case.scratch.file("list", "an older list\n");
+    let digests = format!("--digests={}", list.display());
+    case.copy(&["-o", &port, &digests], "a", "a")
         .exits(3)
         .says("far")
         .says("refused");
@@ -163,6 +169,7 @@ fn a_host_that_is_not_there(case: &Case) {
     case.copy(&["-S", "/nonexistent/ssh"], "a", "a")
         .fails()
         .says("/nonexistent/ssh");
+    assert_eq!(case.scratch.read("list"), b"an older list\n");
 }
 
 fn a_refused_login(case: &Case) {
