@@ -15,7 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::error::{Error, Kind, Side};
-pub use given::{is_stdin_closed, is_stdout_closed};
+pub use given::{
+    is_closed_stdin, is_stderr_closed, is_stdin_closed, is_stdout_closed, open_option_file,
+};
 
 /// The longest time that a thread keeps waiting after it was stopped.
 pub const STEP: Duration = Duration::from_millis(200);

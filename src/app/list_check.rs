@@ -1,12 +1,12 @@
 //! `--check=LIST`: compares files, here or on a host, with a list of digests.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
 use super::retries;
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Result, reason_of};
+use crate::pipe::open_option_file;
 use crate::pipeline::Budget;
 use crate::pipeline::list_check::ListCheck;
 use crate::progress::Phase;
@@ -51,7 +51,7 @@ async fn lines(
             let path = path.clone();
             // The open of a FIFO waits for a writer.
             let opened = tokio::select! {
-                opened = off_task(move || File::open(path)) => opened?,
+                opened = off_task(move || open_option_file(&path)) => opened?,
                 () = client.shutdown.wait() => return Err(client.shutdown.error()),
             };
             let list = opened.map_err(|cause| {

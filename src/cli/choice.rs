@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::dir::home;
 use crate::error::{Error, Result, reason_of};
-use crate::pipe::is_stdin_closed;
+use crate::pipe::{is_stdin_closed, open_option_file};
 use crate::selection::{
     BadRule, LineForm, Parsed, RULES_MAX, Rule, RuleLines, Selection, Selector,
 };
@@ -178,7 +178,9 @@ fn read(
     let most = FILE_MAX + 1;
     let read = match file == "-" {
         true => stdin(&shown)?.take(most).read_to_end(&mut text),
-        false => std::fs::File::open(file).and_then(|it| it.take(most).read_to_end(&mut text)),
+        false => {
+            open_option_file(file.as_ref()).and_then(|it| it.take(most).read_to_end(&mut text))
+        }
     };
     read.map_err(|error| fail(&reason_of(&error)))?;
     if text.len() as u64 > FILE_MAX {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::app::fan_out::HOSTS_MAX;
 use crate::error::{Error, Result, reason_of};
+use crate::pipe::open_option_file;
 use crate::session::{EndKind, Host, Operand, Request, Route};
 use crate::units::printable;
 
@@ -158,7 +159,7 @@ fn listed(path: &Path) -> Result<Vec<OsString>> {
     let shown = printable(path.as_os_str().as_bytes());
     let fault = |why: &str| Error::usage(format!("--also-from {shown}: {why}"));
     let mut text = Vec::new();
-    std::fs::File::open(path)
+    open_option_file(path)
         .and_then(|file| file.take(FILE_MAX + 1).read_to_end(&mut text))
         .map_err(|cause| fault(&reason_of(&cause)))?;
     if text.len() as u64 > FILE_MAX {

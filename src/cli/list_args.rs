@@ -1,12 +1,12 @@
 //! `--files-from` and `--relative`: copies whose files keep their paths below the destination.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use crate::error::{Error, Result, reason_of};
 use crate::file_list::{FileList, ListForm, NamesFrom, RelativeCopy};
+use crate::pipe::open_option_file;
 use crate::session::operands::delete_needs_one_base;
 use crate::session::{EndKind, Host, Operand};
 use crate::units::printable;
@@ -104,7 +104,8 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
     if host.is_some() {
         return Ok(NamesFrom::File { path, form });
     }
-    let file = File::open(OsString::from_vec(path)).map_err(|error| fail(&reason_of(&error)))?;
+    let file = open_option_file(OsString::from_vec(path).as_ref());
+    let file = file.map_err(|error| fail(&reason_of(&error)))?;
     let list = FileList::read(file, form, &shown)?;
     Ok(NamesFrom::List(Arc::new(list)))
 }

@@ -48,11 +48,7 @@ impl OrderedSink {
         let outlet = match exit {
             SinkSpec::Null(_) => None,
             SinkSpec::Stdout => Some(PipeOutput::stdout(stop.clone())?),
-            SinkSpec::Stderr => Some(PipeOutput::shared(
-                std::io::stderr(),
-                exit.path(),
-                stop.clone(),
-            )?),
+            SinkSpec::Stderr => Some(PipeOutput::stderr(stop.clone())?),
             SinkSpec::Path(path) => Some(PipeOutput::open(path, stop.clone())?),
             SinkSpec::Command(line) => Some({
                 let (started, stdin) = Command::start(line, CommandRole::Consumer, on_line)?;

@@ -18,7 +18,9 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
-use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdout_closed, pause, stopped, wait};
+use crate::pipe::{
+    STEP, Stop, Until, Waited, enlarge, is_stderr_closed, is_stdout_closed, pause, stopped, wait,
+};
 
 /// Bytes that a pipe takes without blocking once it has any room: PIPE_BUF on Linux.
 const ROOM: usize = 4096;
@@ -58,8 +60,21 @@ impl PipeOutput {
         PipeOutput::shared(io::stdout().as_fd(), "-", stop)
     }
 
+    /// Standard error, shown as `/dev/stderr`.
+    ///
+    /// # Errors
+    /// `Kind::Write`, also if this process was started without a standard error.
+    pub fn stderr(stop: Stop) -> Result<PipeOutput> {
+        let path = "/dev/stderr";
+        if is_stderr_closed() {
+            let message = "standard error is closed";
+            return Err(Error::new(Kind::Write, Side::Dest, message).at(path));
+        }
+        PipeOutput::shared(io::stderr(), path, stop)
+    }
+
     /// An open file that other processes may write to as well.
-    pub fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<PipeOutput> {
+    fn shared(fd: impl AsFd, path: impl AsRef<Path>, stop: Stop) -> Result<PipeOutput> {
         let path = path.as_ref();
         let failed = |cause| cannot_write(path, cause);
         let stat = fstat(&fd).map_err(|cause| failed(cause.into()))?;

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::dir::{Confine, Dir, Handles, Outside};
 use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Name, Root, file_type};
+use crate::pipe::is_closed_stdin;
 use crate::selection::{DirectoryRules, Selector};
 
 use super::device::{self, is_device};
@@ -281,6 +282,9 @@ fn examine(
     } = search;
     let full = lookup.base.join(path);
     let fail = |kind, text: &str| Error::new(kind, Side::Source, text).at(shown);
+    if is_closed_stdin(&full) {
+        return Err(fail(Kind::Read, "standard input is closed"));
+    }
     let looked = match search.keeps_links && ending == PathEnding::Name {
         true if lookup.confine.is_none() => rustix::fs::lstat(&full).map_err(io::Error::from),
         _ => status(&full, lookup),

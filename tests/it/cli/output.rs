@@ -15,6 +15,7 @@ use crate::support::*;
 ways! { here =>
     a_result_that_cannot_be_written_fails,
     a_closed_standard_output_is_told_before_the_copy,
+    other_names_of_closed_streams_are_no_empty_files,
 }
 
 ways! { local_push =>
@@ -136,6 +137,34 @@ fn a_standard_stream_of_the_far_end_is_no_destination(case: &Case) {
     for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
         let done = case.fastcp().arg(case.src("a")).arg(case.to(name)).run();
         done.fails().exits(8);
+    }
+}
+
+fn other_names_of_closed_streams_are_no_empty_files(case: &Case) {
+    case.src.file("tree/a", "x");
+    for name in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
+        let run = case.fastcp().arg(name).arg(case.dst("new"));
+        let done = redirected(run, "<&-").run();
+        done.exits(9).says("standard input is closed");
+        let lists = [
+            "--exclude-from",
+            "--files-from",
+            "--also-from",
+            "--check=LIST",
+        ];
+        for option in lists {
+            let run = match option {
+                "--check=LIST" => case.fastcp().arg(format!("--check={name}")),
+                _ => case.fastcp().args(["-r", option, name, "tree"]),
+            };
+            let done = redirected(run.arg(case.dst("new")), "<&-").run();
+            done.exits(2).says("standard input is closed");
+        }
+    }
+    assert!(case.dst.names().is_empty());
+    for name in ["/dev/stderr", "/dev/fd/2"] {
+        let run = case.fastcp().arg(case.src("tree/a")).arg(name);
+        redirected(run, "2>&-").run().exits(8);
     }
 }
 
