@@ -119,6 +119,11 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
             "--follow is for a file that grows; a pipe or a command is read to its end anyway",
         ));
     }
+    if args.follow_ms.is_some() && args.recursive {
+        return Err(Error::usage(
+            "--follow reads the growing files that you name, and none in directories: leave out -r",
+        ));
+    }
     let relative = list_args::relative(&args, &sources, &dest)?;
     let dests: Vec<&Operand> = std::iter::once(&dest).chain(&also).collect();
     let maps = map_args::maps(&args, &sources, &dests)?;
@@ -520,6 +525,16 @@ mod tests {
         ordered(&format!("{with} x ./alpha")).unwrap();
         ordered(&format!("{with} x {}", there.display())).unwrap();
         ordered(&format!("{with} x beta")).unwrap();
+    }
+
+    #[test]
+    fn a_growing_file_is_named() {
+        for line in ["-r --follow d h:", "-ar --follow=1s h:d ."] {
+            assert!(refused(line).contains("leave out -r"), "{line}");
+        }
+        // As a directory, it is refused when it is found.
+        let options = ordered("-a --follow log h:").unwrap().request.options;
+        assert!(!options.recursive);
     }
 
     #[test]

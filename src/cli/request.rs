@@ -37,9 +37,10 @@ pub(super) fn request(
     let changes = Arc::new(args.keep.changes()?);
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
-    // As in rsync, -a does not include -r then.
+    // As in rsync, -a does not include -r then. Nor does it with --follow, which is for files.
     let has_list = args.files_from.is_some();
-    let recursive = args.recursive || args.keep.archive && !has_list;
+    let names_files = has_list || args.follow_ms.is_some();
+    let recursive = args.recursive || args.keep.archive && !names_files;
     // A trailing slash in the list also means all that a directory has.
     let has_directories = recursive || has_list;
     // The differences that a check finds are counted here.
