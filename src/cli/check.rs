@@ -63,7 +63,8 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     check_between(&sources, &dest, &args)?;
     let is_remote = |end: &Operand| end.host.is_some();
     let is_remote = also.iter().any(is_remote) || sources.iter().chain([&dest]).any(is_remote);
-    let mut warnings = way(&args, is_remote)?;
+    way(&args, is_remote)?;
+    let mut warnings = Vec::from_iter(clear_warning(&args, is_remote));
     if args.check.is_some() {
         warnings.extend(list_notice(&sources, &dest));
     }
@@ -272,11 +273,11 @@ fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
     Ok(())
 }
 
-/// Checks how a host is reached; returns warnings for the user.
+/// Checks how a host is reached. `is_remote`: there is one.
 ///
 /// # Errors
 /// Usage.
-pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
+pub(super) fn way(args: &Args, is_remote: bool) -> Result<()> {
     if let Some(command) = &args.remote_path
         && shlex::split(command).is_none_or(|words| words.first().is_none_or(String::is_empty))
     {
@@ -290,13 +291,23 @@ pub(super) fn way(args: &Args, is_remote: bool) -> Result<Vec<String>> {
             "--sudo needs a host that ssh reaches; with --rsh local, run sudo fastcp",
         ));
     }
+    if args.sudo.is_some() && !is_remote {
+        return Err(Error::usage(
+            "--sudo runs fastcp as another user on a host, but no operand names a host: leave it \
+             out, and run sudo fastcp",
+        ));
+    }
     if let Some(address) = args.bind {
         check_bind(address)?;
     }
+    Ok(())
+}
+
+/// The warning for a user who sends data unencrypted.
+fn clear_warning(args: &Args, is_remote: bool) -> Option<String> {
     let warning = "fastcp: warning: --no-encrypt: anyone on the network path can read the data \
                    (but not change it)";
-    let is_clear = args.no_encrypt && is_remote;
-    Ok(is_clear.then(|| warning.to_owned()).into_iter().collect())
+    (args.no_encrypt && is_remote).then(|| warning.to_owned())
 }
 
 /// Checks that this host has the address. Otherwise no data connection could use it: the copy
@@ -535,6 +546,15 @@ mod tests {
         // As a directory, it is refused when it is found.
         let options = ordered("-a --follow log h:").unwrap().request.options;
         assert!(!options.recursive);
+    }
+
+    #[test]
+    fn sudo_needs_a_host() {
+        assert!(refused("--sudo a b").contains("run sudo fastcp"));
+        assert!(refused("--rsh local --sudo a h:b").contains("run sudo fastcp"));
+        for line in ["--sudo a h:b", "--sudo h:a b", "--sudo a b --also h:"] {
+            ordered(line).unwrap();
+        }
     }
 
     #[test]

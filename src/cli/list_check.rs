@@ -23,8 +23,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     let source = source(std::mem::take(&mut args.operands))?;
     let from = digests_from(list)?;
     check_flags(&args)?;
-    // No data travels that could be read on the way.
-    let warnings = way(&args, false)?;
+    way(&args, source.host.is_some())?;
     let selector = choice::selector(&args, std::slice::from_ref(&source))?;
     let relative = list_args::relative(&args, std::slice::from_ref(&source), &source)?;
     if selector.is_choosing() || relative.is_some() || !args.map.is_empty() {
@@ -67,7 +66,8 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     Ok(Order {
         request,
         output,
-        warnings,
+        // No data travels that could be read on the way.
+        warnings: Vec::new(),
         ignored,
     })
 }
@@ -173,6 +173,7 @@ mod tests {
             ("--check=sums h:d x", "one directory"),
             ("--check=sums -", "has the files"),
             ("--check=sums -a h:d", "metadata"),
+            ("--check=sums --sudo d", "run sudo fastcp"),
             ("--check=sums -p h:d", "metadata"),
             ("--check=sums --delete h:d", "--delete"),
             ("--check=sums --exclude x h:d", "choose files"),

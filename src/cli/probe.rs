@@ -50,8 +50,7 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
             here(dest)
         }
     };
-    // The warning about --no-encrypt is not needed, since no user data is sent.
-    check::way(&args, false)?;
+    check::way(&args, dest.host.is_some())?;
     let is_json = args.json;
     let output = Output {
         quiet: args.quiet,
