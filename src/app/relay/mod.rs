@@ -192,6 +192,10 @@ impl RelayedSession<'_> {
             let control = sender.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
             this_host::on_enough(move || control.try_send(Message::Enough(())));
+            // The signal may have come before there was a session.
+            if self.client.enough.is_set() {
+                sender.control.try_send(Message::Enough(()));
+            }
         }
         let may_pass = matches!(self.request.route.asked, None | Some(Route::Ssh));
         let (from_sender, data) = in_login(Flow::In, may_pass, &sender.control);

@@ -142,6 +142,10 @@ impl Client<'_> {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
             host::on_enough(move || control.try_send(Message::Enough(())));
+            // The signal may have come before there was a session.
+            if self.client.enough.is_set() {
+                far.control.try_send(Message::Enough(()));
+            }
         }
         let reporter = Some(self.client.reporter.clone());
         tokio::spawn(receive_on(

@@ -22,6 +22,10 @@ ways! { push, pull, here =>
     zeros_into_nothing_show_the_link_alone,
 }
 
+ways! { pull, between =>
+    a_signal_before_the_session_says_enough,
+}
+
 ways! { local_push, local_pull =>
     a_growing_file_is_followed_until_it_is_idle,
     a_growing_file_is_followed_until_a_signal_says_enough,
@@ -195,6 +199,22 @@ fn a_growing_file_is_followed_until_a_signal_says_enough(case: &Case) {
     });
     grow(&path, 5, Instant::now());
     run.signal(Signal::USR2);
+    run.wait().succeeds();
+    assert_same(&path, case.dst.path("log"), Also::Nothing);
+}
+
+fn a_signal_before_the_session_says_enough(case: &Case) {
+    let path = case.src.file("log", prose(1, MIB));
+    let (waits, goes) = (case.scratch.path("waits"), case.scratch.path("goes"));
+    let (waits, goes) = (waits.display(), goes.display());
+    case.host().set_login(&Login {
+        before: format!("touch '{waits}'; until [ -e '{goes}' ]; do sleep 0.05; done"),
+        ..Login::default()
+    });
+    let run = case.copying(&["--follow=1day"], "log", "log").start();
+    until("it logs in", || case.scratch.has("waits").then_some(()));
+    run.signal(Signal::USR2);
+    case.scratch.file("goes", "");
     run.wait().succeeds();
     assert_same(&path, case.dst.path("log"), Also::Nothing);
 }
