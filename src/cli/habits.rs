@@ -6,6 +6,8 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command};
 
+use crate::units::printable;
+
 const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
     "progress is shown if stderr is a terminal; --summary prints the result in any case";
@@ -238,10 +240,11 @@ pub(super) fn unknown_option(
     let tip = tip.map_or_else(String::new, |tip| format!(": {tip}"));
     let others = with(name, line, command).into_iter().map(|letter| {
         let tip = habit(&letter).map_or_else(String::new, |tip| format!(": {tip}"));
+        let letter = printable(letter.as_bytes());
         format!("; no {letter}{tip}")
     });
     let others: String = others.collect();
-    let name = crate::units::printable(name.as_bytes());
+    let name = printable(name.as_bytes());
     Some(format!(
         "fastcp: there is no option {name}{tip}{others} (see fastcp --help)"
     ))
@@ -359,6 +362,9 @@ mod tests {
             assert!(told.starts_with("fastcp: there is no option -"), "{told}");
             assert!(told.ends_with(" (see fastcp --help)"), "{told}");
         }
+        // Control characters are shown as text.
+        let escaped = told("-Z\u{1b}\u{9b} a h:");
+        assert!(!escaped.contains(char::is_control), "{escaped:?}");
         // No similar option, or only a hidden one.
         for line in ["--frobnicate", "-Z", "--servr", "--speak", "--confin"] {
             let told = told(line);
