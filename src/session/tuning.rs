@@ -137,10 +137,10 @@ impl Tuning {
 
 async fn tune(shared: Arc<TuningShared>) {
     let mut start = shared.terms.start.clone();
-    if let Some(connection_set) = &shared.terms.connection_set {
-        if let Some(round_trip) = first_round_trip(connection_set).await {
-            (start.round_trip, start.is_guess) = (round_trip, false);
-        }
+    if let Some(connection_set) = &shared.terms.connection_set
+        && let Some(round_trip) = first_round_trip(connection_set).await
+    {
+        (start.round_trip, start.is_guess) = (round_trip, false);
     }
     let (tuner, first) = Tuner::new(start);
     *shared.state.lock() = Some(TuningState {
