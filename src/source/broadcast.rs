@@ -199,11 +199,14 @@ impl Broadcast {
                 return Ok(());
             }
             let late = state.leave_behind(self.patience, Instant::now());
-            MutexGuard::unlocked(&mut state, || {
-                for (reader, error) in late {
-                    (self.end_copy)(reader, error);
-                }
-            });
+            if !late.is_empty() {
+                MutexGuard::unlocked(&mut state, || {
+                    for (reader, error) in late {
+                        (self.end_copy)(reader, error);
+                    }
+                });
+                continue;
+            }
             self.changed.wait_for(&mut state, STEP);
         }
     }
