@@ -116,6 +116,13 @@ pub(super) fn find_finished(
     Ok(found.filter(|found| found.finished.digest.is_some() || has_chunks))
 }
 
+/// Notes that fastcp has placed this file, which is not the version from before the copy.
+fn note_placed(entries: &Entries, file: &IncomingFile, existing: &ExistingEntry) {
+    if let Some(backups) = &entries.rules.backup {
+        backups.note_placed(&file.slot, existing.ino);
+    }
+}
+
 /// The existing file at the destination, if it is the finished file that was recorded and its
 /// record satisfies `is_of`.
 ///
@@ -136,11 +143,8 @@ pub(super) fn find_finished_by(
         return Ok(None);
     };
     let is_placed = finished.placed == identity_in_place(&existing);
-    if let Some(backups) = &entries.rules.backup
-        && is_placed
-        && trust == Trust::OfRun
-    {
-        backups.note_placed(&file.slot, existing.ino);
+    if is_placed && trust == Trust::OfRun {
+        note_placed(entries, file, &existing);
     }
     let is_same = is_placed && is_of(&finished);
     let is_listing = entries.context().options.digests;
@@ -159,7 +163,8 @@ pub(super) fn find_finished_by(
     }))
 }
 
-/// Reads a finished file and compares it with its record. An unreadable file does not match.
+/// Reads a finished file and compares it with its record. An unreadable file does not match. One that
+/// does not match gets no backup.
 pub(super) fn is_as_recorded(entries: &Entries, placed: &FinishedBefore) -> bool {
     let disk = placed.open();
     disk.is_some_and(|disk| reads_as_recorded(entries, placed, &disk))
@@ -177,7 +182,7 @@ pub(super) fn reads_as_recorded(
         entries.report.checked(len, REPORT_EVERY);
         !entries.context().is_ending()
     };
-    match (placed.finished.digest, &placed.begun) {
+    let is_as_recorded = match (placed.finished.digest, &placed.begun) {
         (Some(digest), _) => {
             let found = disk.digest(size, *is_written, checked);
             if entries.rules.drop_cache {
@@ -187,7 +192,11 @@ pub(super) fn reads_as_recorded(
         }
         (None, Some(begun)) => has_chunks(entries, disk, begun, size, checked),
         (None, None) => false,
+    };
+    if !is_as_recorded {
+        note_placed(entries, &placed.file, &placed.existing);
     }
+    is_as_recorded
 }
 
 /// True if the recorded chunks cover the whole file and match it.
