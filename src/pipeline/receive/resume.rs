@@ -485,7 +485,9 @@ impl Resume {
     /// Queues a finished file, which counts as resuming until it was read. Reads it at once if too
     /// many files wait.
     pub fn verify_placed_later(&self, placed: FinishedBefore) {
-        if placed.is_small && placed.file.listed.is_none() {
+        // Before a source is removed, `--strict` compares all metadata of its entry.
+        let needs_entry = self.context().options.mirror.removes_kept_only;
+        if placed.is_small && placed.file.listed.is_none() && !needs_entry {
             let small = FinishedSmallFile::of(&placed.file.entry);
             if small.is_some_and(|small| self.checks.add_small(&small)) {
                 return;
