@@ -127,7 +127,7 @@ pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
 pub use readback::Readback;
 pub use resolve::{Spec, Unfinished, resolve, resolve_in, would_resolve_in};
-pub use reuse::EarlierEntry;
+pub use reuse::{EarlierEntry, has_metadata};
 pub use root::{Landing, RootTarget, Source};
 pub use secret::{UserKey, stored_user_key, user_key};
 pub use slot::EntrySlot;

@@ -98,6 +98,36 @@ impl EarlierPlace {
     }
 }
 
+/// True if the file in `slot`, which an earlier run has placed, has the metadata that this copy would
+/// give it, as far as this user may and the file system keeps times, and gives no more rights. A file
+/// that this copy must not change needs nothing.
+///
+/// # Errors
+/// If the file cannot be looked at.
+pub fn has_metadata(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<bool> {
+    if rules.untouched || rules.no_clobber {
+        return Ok(true);
+    }
+    let Some(stat) = slot.stat()? else {
+        return Ok(false);
+    };
+    let placed = EarlierEntry {
+        slot: slot.clone(),
+        stat,
+        is_equal: false,
+    };
+    let mtime = Timestamp::mtime(&stat);
+    let is_other_time = rules.keep.times && mtime != entry.mtime;
+    let entry = match is_other_time && is_rounded(slot, entry.mtime, mtime) {
+        true => &Entry {
+            mtime,
+            ..entry.clone()
+        },
+        false => entry,
+    };
+    Ok(placed.is_equal_to(entry, rules))
+}
+
 /// The regular file `name`, opened without a wait for the other end of a pipe.
 fn open(dir: &Arc<Dir>, name: &Name) -> io::Result<(File, u64)> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;

@@ -38,6 +38,8 @@ pub(super) struct FinishedFile {
     pub existing: ExistingEntry,
     /// It may be trusted without reading it.
     pub trusted: bool,
+    /// An earlier session of this command has finished it.
+    pub is_of_run: bool,
 }
 
 /// A file whose first bytes the disk is fetching.
@@ -99,7 +101,8 @@ pub(super) fn finished(
     }
 }
 
-/// The finished file of this source, if it still exists and the source is the same.
+/// The finished file of this source, if it still exists and the source is the same. None too if it
+/// lacks metadata that this copy keeps: another command, with other options, has finished it.
 ///
 /// # Errors
 /// If the destination cannot be looked at.
@@ -113,7 +116,15 @@ pub(super) fn find_finished(
         finished.identity == identity && !finished.young
     })?;
     // Without any digest it would be unknown whether the file is intact.
-    Ok(found.filter(|found| found.finished.digest.is_some() || has_chunks))
+    let found = found.filter(|found| found.finished.digest.is_some() || has_chunks);
+    if let Some(found) = &found
+        && !found.is_of_run
+        && !dest::has_metadata(&file.slot, &file.entry, &entries.rules)?
+    {
+        note_placed(entries, file, &found.existing);
+        return Ok(None);
+    }
+    Ok(found)
 }
 
 /// Notes that fastcp has placed this file, which is not the version from before the copy.
@@ -143,7 +154,8 @@ pub(super) fn find_finished_by(
         return Ok(None);
     };
     let is_placed = finished.placed == identity_in_place(&existing);
-    if is_placed && trust == Trust::OfRun {
+    let is_of_run = trust == Trust::OfRun;
+    if is_placed && is_of_run {
         note_placed(entries, file, &existing);
     }
     let is_same = is_placed && is_of(&finished);
@@ -160,6 +172,7 @@ pub(super) fn find_finished_by(
         finished,
         existing,
         trusted,
+        is_of_run,
     }))
 }
 

@@ -293,6 +293,7 @@ impl Resume {
             finished,
             existing,
             trusted,
+            ..
         }) = found
         else {
             return Ok(PlacedOrNot::Not(Box::new(file)));
@@ -422,6 +423,7 @@ impl Resume {
             finished,
             existing,
             trusted,
+            ..
         } = found;
         let (mut file, size) = (file, existing.size);
         // The size of a pipe is unknown before it was read.

@@ -3,14 +3,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, lchown};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fastcp::journal::record::LEN;
+use fastcp::journal::record::{LEN, RecordBody};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Signal, geteuid, kill_process};
 
 use crate::support::cut_short::{SIZE, SLOW, aged, has_third, kill_receiver};
 use crate::support::disk::Mounted;
@@ -43,6 +44,7 @@ ways! { local_push =>
     a_write_that_the_disk_lost_is_found_after_a_kill,
     what_several_hosts_have_is_verified_for_each,
     what_is_missing_comes_before_small_files_are_read,
+    files_of_an_earlier_run_get_what_this_run_keeps_and_no_backup,
 }
 
 const PAGE: u64 = 4096;
@@ -274,6 +276,80 @@ fn what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right
         std::fs::metadata(&former).expect("it is there").ino(),
         inode
     );
+}
+
+/// A backup keeps the version from before the first run, and the metadata is what the last run keeps.
+fn files_of_an_earlier_run_get_what_this_run_keeps_and_no_backup(case: &Case) {
+    if !geteuid().is_root() {
+        return skip("root, for files of other users");
+    }
+    let tree = case.src.dir("a");
+    let small: Vec<_> = (0..50).map(|number| format!("d/{number:03}")).collect();
+    let big = ["e", "f", "g"].map(str::to_owned);
+    for (nth, name) in (0..).zip(small.iter().chain(&big)) {
+        let len = if small.contains(name) { 9_000 } else { 8 * MIB };
+        tree.file(name, noise(nth, len));
+        tree.mode(name, 0o640);
+        lchown(tree.path(name), Some(12345), Some(12345)).expect("give it away");
+    }
+    let before = case.scratch.path("before");
+    let copied = Command::new("cp")
+        .arg("-a")
+        .args([&tree.0, &before])
+        .status();
+    assert!(copied.expect("start cp").success());
+    aged();
+    for (first, second, also) in [
+        (&[][..], &["-p", "--owner"][..], Also::ModesAndTimes),
+        (
+            &["--owner"],
+            &["--owner", "--strict", "--remove-source-files"],
+            Also::Nothing,
+        ),
+    ] {
+        let into = case.dst.dir("b").dir("a");
+        for name in small.iter().chain(&big) {
+            into.file(name, format!("the old {name}"));
+        }
+        let copy = |flags: &[&str]| {
+            let run = case.fastcp().args(["-r", "--backup-dir=../old"]);
+            run.args(flags).args([case.src("a"), case.dst("b")])
+        };
+        let has_new = |name: &&String| into.meta(name).len() >= 9_000;
+        let run = copy(first).args(SLOW).start();
+        until("some are finished and some are not", || {
+            let big = big.iter().filter(has_new).count();
+            // Most senders begin with the small files.
+            let is_soon = big == 1 && small.iter().all(|name| has_new(&name));
+            (is_soon || big == 2).then_some(())
+        });
+        kill_receiver(case, run);
+        let journal = case.dst.dir("b").journals().pop().expect("a journal");
+        let content = std::fs::read(&journal).expect("read the journal");
+        let bodies = journals::bodies(&journal, &content);
+        let finished = bodies.iter();
+        let finished = finished.filter(|body| matches!(body, RecordBody::Finished(_)));
+        let placed: Vec<_> = small.iter().chain(&big).filter(has_new).collect();
+        // A file that was placed just before the kill may have no record.
+        let are_recorded = finished.count() == placed.len();
+        // The first is small and the last is big.
+        for name in placed.first().into_iter().chain(placed.last()) {
+            damage(&into.path(name));
+        }
+        copy(second).args(["--compress", "none"]).run().succeeds();
+        assert_same(&before, &into.0, also);
+        for name in small.iter().chain(&big) {
+            let kept = case.dst.read(format!("old/a/{name}"));
+            let is_old = kept == format!("the old {name}").as_bytes();
+            assert!(is_old || !are_recorded, "{name}");
+            assert_eq!(into.meta(name).uid(), 12345, "{name}");
+            let is_moved = second.contains(&"--remove-source-files");
+            assert_eq!(tree.has(name), !is_moved, "{name}");
+        }
+        assert_eq!(case.dst.dir("b").names(), ["a"]);
+        std::fs::remove_dir_all(case.dst.path("b")).expect("remove the copy");
+        std::fs::remove_dir_all(case.dst.path("old")).expect("remove the backups");
+    }
 }
 
 /// Damages a file as a faulty disk does: the times stay. Returns the file's size in bytes.
