@@ -89,6 +89,20 @@ impl CopyJournal {
         self.is_needed.store(true, Relaxed);
     }
 
+    /// True if the next run must verify files of this copy, given that something `has_failed` in this
+    /// session: the disk has lost data, or data may be lost that this session could not verify.
+    pub(super) fn leaves_doubt(&self, has_failed: bool) -> bool {
+        let may_have_lost = || self.get().is_some_and(Journal::may_have_lost_any);
+        self.sync.has_failed() || has_failed && may_have_lost()
+    }
+
+    /// Keeps the journal for the next run, although everything is in place.
+    pub(super) fn keep_for_doubt(&self) {
+        if let Some(journal) = self.get() {
+            journal.release();
+        }
+    }
+
     /// Removes the journal, unless a later run needs it: all else is in place. With `keeps_times`
     /// its directory keeps its times, if `is_landing` says that it is one of the copy.
     pub(super) fn done(&self, keeps_times: bool, is_landing: impl FnOnce(&Dir) -> bool) {

@@ -696,7 +696,12 @@ impl Entries {
             false => self.journal.settle_sync(|| self.context().is_ending()),
         }
         let is_landing = |dir: &Dir| self.table().roots.is_landing(dir);
-        self.journal.done(self.rules.keep.times, is_landing);
+        let has_failed = self.context().news.failures.has_some();
+        // A snapshot notes its own doubts.
+        match self.snapshot.get().is_none() && self.journal.leaves_doubt(has_failed) {
+            true => self.journal.keep_for_doubt(),
+            false => self.journal.done(self.rules.keep.times, is_landing),
+        }
         if let Some(list) = &self.context().digests {
             let message = "some hard links are missing in the list";
             let missing = |cause| Error::io(Kind::Write, Side::Dest, "--digests", message, cause);

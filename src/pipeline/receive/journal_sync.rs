@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -40,6 +40,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 pub struct JournalSync {
     state: Mutex<SyncState>,
     changed: Condvar,
+    has_failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -56,7 +57,6 @@ impl JournalSync {
         let mut before = 0;
         let buffers = pool.free();
         let mut synced = Instant::now();
-        let mut has_failed = false;
         while self.wait() {
             let Some(journal) = journal.get() else {
                 continue;
@@ -67,16 +67,21 @@ impl JournalSync {
             }
             before = now;
             let is_behind = pool.free() * BEHIND < buffers;
-            if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !has_failed {
+            if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !self.has_failed() {
                 self.sync(|| {
                     if let Err(cause) = sync(journal) {
-                        has_failed = true;
+                        self.has_failed.store(true, Relaxed);
                         write_back_failed(report, journal, cause);
                     }
                 });
                 synced = Instant::now();
             }
         }
+    }
+
+    /// True if a sync has reported that the disk lost data.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.load(Relaxed)
     }
 
     /// Ends [`keep`](JournalSync::keep), but does not wait for a running sync.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::damaged::damage;
 use crate::support::disk::Mounted;
 use crate::support::ending::ENDS_WITHIN;
 use crate::support::inject::{self, Inject};
@@ -322,12 +323,17 @@ fn an_error_of_syncfs_fails_the_copy(case: &Case) {
         .hold("pwrite64")
         .on("*.part")
         .nth(3);
-    let run = case.copying(&["-r"], "tree", "").inject(&inject);
+    let run = case.copying(&["-a"], "tree", "").inject(&inject);
     let running = run.limit(Duration::from_secs(120)).start();
     inject.wait_until_struck_within(2, Duration::from_secs(90));
     inject.release();
     running.wait().exits(8).says("the disk reported an error");
     assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+    // The next run trusts no size and time.
+    damage(&case.dst.path("tree/other"));
+    case.copy(&["-a"], "tree", "").succeeds();
+    assert_same(case.src.path("tree"), case.dst.path("tree"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["tree"]);
 }
 
 /// A file system on which other programs write takes minutes to sync. No thread of the copy may
