@@ -467,6 +467,18 @@ impl Journal {
         past.begun.contains_key(path) || past.finished.contains_key(path)
     }
 
+    /// True if earlier sessions have begun the file with this path and wrote into the existing file.
+    pub fn has_begun_in_place(&self, path: &Hash) -> bool {
+        let past = self.past.lock();
+        past.begun.get(path).is_some_and(|begun| begun.file.inplace)
+    }
+
+    /// The same for any file.
+    pub fn has_any_begun_in_place(&self) -> bool {
+        let past = self.past.lock();
+        past.begun.values().any(|begun| begun.file.inplace)
+    }
+
     /// True if earlier sessions have finished any file.
     pub fn has_finished(&self) -> bool {
         !self.past.lock().finished.is_empty()

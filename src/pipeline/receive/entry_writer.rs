@@ -605,8 +605,10 @@ impl EntryWriter<'_> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let journal = self.entries().journal();
         let is_known = journal.is_some_and(|journal| journal.knows(&file.path));
-        // An earlier session of this command may have written half of it in place.
-        let standing = match is_known && self.entries().rules.inplace {
+        let is_in_place = self.entries().rules.inplace
+            || journal.is_some_and(|journal| journal.has_begun_in_place(&file.path));
+        // An earlier session may have written half of it in place, whatever its size and time.
+        let standing = match is_known && is_in_place {
             true => Ok(Standing::Copied),
             false => self.entries().standing(&file.slot, &file.entry),
         };

@@ -253,6 +253,10 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     let wire = again(case, &["--inplace"]);
     assert!(wire < SIZE - SIZE / 4, "{wire} bytes were sent");
     assert_eq!(inode(), before);
+    // A run that compares only sizes does not keep the half-written file.
+    case.dst.file("b", noise(8, SIZE));
+    interrupted(case, &["--inplace"]);
+    again(case, &["--size-only"]);
     // The same for a small file.
     case.src.file("small", b"new");
     case.dst.file("small", b"older");
