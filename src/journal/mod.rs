@@ -215,7 +215,7 @@ impl Journal {
         let journal = Journal {
             key: key.clone().unwrap_or(header.1),
             next: AtomicU32::new(past.next),
-            is_useful: AtomicBool::new(!past.finished.is_empty() || !past.begun.is_empty()),
+            is_useful: AtomicBool::new(past.has_any()),
             past: Mutex::new(past),
             broken: AtomicBool::new(false),
             lost_since,

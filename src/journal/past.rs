@@ -192,6 +192,12 @@ impl Past {
         }
     }
 
+    /// True if there is something to resume from. Without the record of a directory, the next copy
+    /// would land inside the directory instead of resuming it.
+    pub(super) fn has_any(&self) -> bool {
+        !(self.finished.is_empty() && self.begun.is_empty() && self.directories.is_empty())
+    }
+
     /// True if no data of earlier sessions is known to be lost, or may be.
     pub(super) fn is_certain(&self) -> bool {
         self.last.is_some() && !self.has_doubt

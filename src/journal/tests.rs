@@ -144,6 +144,21 @@ fn what_one_session_records_the_next_one_reads() {
     assert!(!path(temp.path()).exists());
 }
 
+/// As of a tree of which no file has arrived.
+#[test]
+fn a_directory_that_was_made_is_something_to_resume_in() {
+    let temp = tempfile::tempdir().unwrap();
+    let made = MadeDirectory {
+        path: [5; 16],
+        made: true,
+        restore: None,
+    };
+    open(temp.path()).directory(made);
+    for _ in 0..2 {
+        assert!(open(temp.path()).is_useful());
+    }
+}
+
 #[test]
 fn a_journal_cut_or_bent_anywhere_is_read_up_to_there() {
     let temp = tempfile::tempdir().unwrap();
