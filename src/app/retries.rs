@@ -115,6 +115,12 @@ pub async fn repeat(
             // discarded those of an earlier run.
             request.options.no_resume = false;
         }
+        // If only the report of the end was lost, the journal is gone, and the directory that the
+        // source has become would count as an existing one.
+        let options = &mut request.options;
+        let becomes_destination = client.shutdown.is_destination();
+        options.no_target_directory |=
+            becomes_destination && options.snapshot.is_none() && !options.is_beside;
         if let Some(host) = lost.host {
             outage.host = host;
         }

@@ -21,6 +21,8 @@ pub struct Shutdown {
     token: CancellationToken,
     copy: Option<Arc<Shutdown>>,
     is_once: AtomicBool,
+    /// The only root has become the destination.
+    is_destination: AtomicBool,
     /// Pipes that can be read only once and were begun, by name. Those that were read to the end
     /// have their length and digest.
     begun: Mutex<BTreeMap<Vec<u8>, Option<PipeFinished>>>,
@@ -42,6 +44,7 @@ impl Shutdown {
             token: copy.token.child_token(),
             copy: Some(copy.clone()),
             is_once: AtomicBool::new(false),
+            is_destination: AtomicBool::new(false),
             begun: Mutex::default(),
         }
     }
@@ -87,6 +90,22 @@ impl Shutdown {
         if let Some(copy) = &self.copy {
             copy.set_once();
         }
+    }
+
+    /// Notes where the roots landed, by their names below the destination. A single root without a
+    /// name has become the destination itself. A later session must not land inside it.
+    pub fn set_landed(&self, names: &[Vec<u8>]) {
+        if matches!(names, [name] if name.is_empty()) {
+            self.is_destination.store(true, Relaxed);
+            if let Some(copy) = &self.copy {
+                copy.set_landed(names);
+            }
+        }
+    }
+
+    /// True if the only root has become the destination, in this session or an earlier one.
+    pub fn is_destination(&self) -> bool {
+        self.is_destination.load(Relaxed)
     }
 
     /// Begins one of several pipes that can be read only once, by name. Returns false if an earlier

@@ -258,6 +258,7 @@ impl<'a> Exchange<'a> {
     fn of_receiver(&self, message: Message) -> Result<RelayStep> {
         Ok(match message {
             Message::Landed(landed) => {
+                self.client.shutdown.set_landed(&landed.names);
                 if landed.ordered {
                     // Bytes that have left cannot be taken back for another try.
                     self.client.shutdown.set_once();

@@ -160,6 +160,7 @@ impl DestinationResolver<'_> {
         // A copy to a pipe has one root.
         let ordered = targets.iter().any(leaves);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
+        context.shutdown.set_landed(&names);
         if let Some(list) = &context.digests {
             list.set_landed(names.clone());
         }

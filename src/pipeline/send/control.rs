@@ -79,6 +79,7 @@ impl SendControl {
     pub fn answer(&self, message: Message) -> Result<(), UnexpectedMessage> {
         match message {
             Message::Landed(landed) => {
+                self.context.shutdown.set_landed(&landed.names);
                 if let Some(list) = &self.context.digests {
                     list.set_landed(landed.names.into_iter().map(name_or_none).collect());
                 }

@@ -45,6 +45,8 @@ ways! { push =>
 
 ways! { local_push, local_pull => a_broken_protocol_is_not_tried_again }
 
+ways! { local_push => a_tree_that_was_complete_before_the_loss_is_not_nested_into }
+
 /// Without further logins, which on a busy machine might be tried and are ssh processes too.
 const DIRECT: &str = "--route=direct";
 
@@ -487,6 +489,28 @@ fn a_login_again_never_asks(case: &Case) {
     assert!(!drawn.to_lowercase().contains("passphrase"), "{drawn:?}");
     case.host().wait_for_logins();
     case.dst.sweep();
+}
+
+/// The receiver has removed its journal, and its report of that is lost.
+fn a_tree_that_was_complete_before_the_loss_is_not_nested_into(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let tree = case.src.dir("tree");
+    tree.file("a/b", "small");
+    tree.file("c", noise(1, MIB));
+    let inject = Inject::new().hold("unlink").on(".fastcp-*.journal");
+    let inject = inject.at_server().nth(1);
+    let run = case.copying(&["-r"], "tree", "x").inject(&inject).start();
+    inject.wait_until_struck(1);
+    for journal in case.dst.journals() {
+        std::fs::remove_file(journal).expect("remove the journal");
+    }
+    case.servers().iter().for_each(Process::kill);
+    inject.release();
+    run.wait().succeeds().says("logging in again");
+    assert_same(&tree.0, case.dst.path("x"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["x"]);
 }
 
 fn a_broken_protocol_is_not_tried_again(case: &Case) {
