@@ -27,6 +27,10 @@ impl EarlierDirs {
         self.0.is_empty()
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Dir>> {
+        self.0.iter()
+    }
+
     pub fn first(&self) -> Option<&Arc<Dir>> {
         self.0.first()
     }

@@ -216,7 +216,8 @@ impl Remover<'_> {
             return Err(slot.refused("is not deleted: it holds the backups"));
         }
         if self.protected.contains(&identity) {
-            let message = "is not deleted: it contains a source, or what this command has copied";
+            let message = "is not deleted: it contains a source, an earlier copy, or what this \
+                           command has copied";
             return Err(slot.refused(message));
         }
         if identity.0 != slot.dir.identity().0 || is_mount_point(slot) {

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-use self::deletion::{DeletionCount, DeletionPass, EntryCount};
+use self::deletion::{DeletionCount, DeletionPass, EarlierPart, EntryCount};
 use self::own_names::OwnNamesReader;
 use self::place::NotedDirectory;
 use self::work::{Answered, MirrorWork};
@@ -29,7 +29,7 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Timestamp};
 use crate::mirror::NameSums;
 use crate::report::TellUser;
-use crate::wire::message::{DirectoryNames, ExtraEntries};
+use crate::wire::message::{ABOVE_MAX, DirectoryNames, ExtraEntries};
 
 /// Most directories and files that are never deleted, in some 8 MB.
 const PROTECTED_MAX: usize = 1 << 18;
@@ -65,8 +65,10 @@ struct Noted {
     /// Entries in all directories that were looked at.
     entries: EntryCount,
     /// Device and inode of the operands, of the places where they go, and of the directories above
-    /// both.
+    /// both; and of earlier copies.
     protected: Arc<HashSet<(u64, u64)>>,
+    /// Device and inode of the directories of earlier copies, and of those above them.
+    earlier: HashMap<(u64, u64), EarlierPart>,
     /// Why nothing may be deleted: a directory that the user named has no entries, and that at the
     /// destination has some.
     forbidden: Option<Error>,
@@ -120,6 +122,17 @@ impl Mirroring {
         if self.same_machine.load(Relaxed) {
             self.protect(places);
         }
+    }
+
+    /// Never deletes this directory of an earlier copy, which may be in the destination. That is no
+    /// error, because the user has named it.
+    pub(super) fn protect_earlier(&self, dir: &Arc<Dir>) {
+        self.protect([dir.identity()]);
+        let earlier = &mut self.noted.lock().earlier;
+        for above in dir.with_those_above(ABOVE_MAX) {
+            earlier.entry(above).or_insert(EarlierPart::Above);
+        }
+        earlier.insert(dir.identity(), EarlierPart::Whole);
     }
 
     /// True if two names of a copy could be one name in `dir`.
@@ -226,7 +239,8 @@ impl Mirroring {
         let protected = Arc::unwrap_or_clone(noted.protected);
         let count = DeletionCount::new(noted.entries.sum(), *self.made_room.lock());
         let rules = self.rules.clone();
-        let pass = DeletionPass::new(only_counts, rules, protected, self.began(), count);
+        let (began, earlier) = (self.began(), noted.earlier);
+        let pass = DeletionPass::new(only_counts, rules, protected, earlier, began, count);
         let mut work = MirrorWork::new(noted.reader, pass, noted.left_out);
         // An answer waits until this is unlocked.
         let mut guard = self.work.lock();

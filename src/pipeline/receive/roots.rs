@@ -307,6 +307,10 @@ impl DestinationResolver<'_> {
         let is_directory = roots.first().is_some_and(|root| root.is_directory);
         let tell = &*destination.sessions.tell;
         let found = dest::earlier_copies(spec, earlier, is_directory, self.handles, tell)?;
+        if self.context().options.mirror.deletes {
+            let mirror = &self.entries.mirror;
+            found.iter().for_each(|dir| mirror.protect_earlier(dir));
+        }
         for target in targets {
             target.set_earlier(&found);
         }

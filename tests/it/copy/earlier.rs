@@ -14,6 +14,7 @@ ways! { local_push =>
     only_what_differs_of_a_large_file_is_sent,
     no_link_gives_set_id_bits_that_a_copy_would_not_get,
     with_delete_entries_of_the_earlier_copy_replace_directories,
+    delete_leaves_an_earlier_copy_in_the_destination,
 }
 
 fn unchanged_entries_are_links_to_the_earlier_copy(case: &Case) {
@@ -180,6 +181,32 @@ fn with_delete_entries_of_the_earlier_copy_replace_directories(case: &Case) {
         case.copy(&["-a", "--delete", flag], "tree/", to).succeeds();
         assert_same(&tree.0, &there.0, Also::ModesAndTimes);
     }
+}
+
+fn delete_leaves_an_earlier_copy_in_the_destination(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("sub/same", "content");
+    case.dst.dir("there/only there");
+    case.copy(&["-a"], "tree/", "there/only there/old")
+        .succeeds();
+    let there = case.dst.dir("there");
+    let inode = || there.meta("only there/old/sub/same").ino();
+    let before = inode();
+    for flag in ["--link-dest", "--copy-dest"] {
+        there.file("only there/extra", "goes");
+        there.file("gone/extra", "goes");
+        let flags = ["-a", "--delete", "--max-delete=90%"];
+        let earlier = format!("{flag}=only there/old");
+        let copy = [&flags[..], &[&earlier]].concat();
+        case.copy(&copy, "tree/", "there").succeeds();
+        assert_eq!(there.names(), ["only there", "sub"]);
+        assert_eq!(there.dir("only there").names(), ["old"]);
+        assert_same(&tree.0, there.path("only there/old"), Also::ModesAndTimes);
+        assert_eq!(inode(), before);
+    }
+    // Without the option it is a directory like any other.
+    case.copy(&["-a", "--delete"], "tree/", "there").succeeds();
+    assert_eq!(there.names(), ["sub"]);
 }
 
 fn only_what_differs_of_a_large_file_is_sent(case: &Case) {

@@ -6,7 +6,7 @@ use std::mem::take;
 
 use super::super::merged::Merging;
 use super::super::report::Report;
-use crate::dest::{Directory, EntrySlot, Remover, Rules};
+use crate::dest::{self, Directory, EntrySlot, Remover, Rules};
 use crate::error::{Error, Result};
 use crate::manifest::Timestamp;
 use crate::mirror::MostDeleted;
@@ -27,10 +27,21 @@ pub(super) struct DeletionPass {
     pub rules: Rules,
     /// Device and inode of the entries that are never deleted.
     protected: HashSet<(u64, u64)>,
+    /// The same of directories that are, or contain, earlier copies.
+    earlier: HashMap<(u64, u64), EarlierPart>,
     /// Entries younger than this stay.
     pub began: Timestamp,
     pub count: DeletionCount,
     told: UntoldDeletions,
+}
+
+/// What a directory at the destination is for the earlier copies (`--link-dest`, `--copy-dest`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum EarlierPart {
+    /// An earlier copy, all of which stays.
+    Whole,
+    /// It contains one, and maybe other entries.
+    Above,
 }
 
 impl DeletionPass {
@@ -38,6 +49,7 @@ impl DeletionPass {
         only_counts: bool,
         rules: Rules,
         protected: HashSet<(u64, u64)>,
+        earlier: HashMap<(u64, u64), EarlierPart>,
         began: Timestamp,
         count: DeletionCount,
     ) -> DeletionPass {
@@ -45,10 +57,20 @@ impl DeletionPass {
             only_counts,
             rules,
             protected,
+            earlier,
             began,
             count,
             told: UntoldDeletions::default(),
         }
+    }
+
+    /// What a directory is for the earlier copies, if it is anything for them.
+    pub(super) fn part_of_earlier(&self, slot: &EntrySlot) -> Option<EarlierPart> {
+        if self.earlier.is_empty() {
+            return None;
+        }
+        let there = dest::existing(slot).ok().flatten()?;
+        self.earlier.get(&(there.dev, there.ino)).copied()
     }
 
     /// True if the destination changes.

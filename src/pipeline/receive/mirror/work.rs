@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::super::report::Report;
-use super::deletion::DeletionPass;
+use super::deletion::{DeletionPass, EarlierPart};
 use super::own_names::{AskedEntry, OwnNamesReader};
 use super::place::ExtraDirectories;
 use crate::dest::{self, BackupPart, EntrySlot};
@@ -142,6 +142,7 @@ impl MirrorWork {
             is_directory,
         } = asked;
         let slot = EntrySlot::new(place.dir().clone(), name.clone());
+        let is = self.with_earlier_copies(&slot, *is_directory, is);
         let is = self.with_backups(report, &slot, *is_directory, is);
         if is == OwnEntryIs::Kept {
             return self.extra.holds(place);
@@ -177,6 +178,22 @@ impl MirrorWork {
                 self.extra.holds(place);
                 self.pass.failed(report, &error);
             }
+        }
+    }
+
+    /// The treatment of an entry that the source does not have, in a copy that uses earlier copies.
+    fn with_earlier_copies(
+        &self,
+        slot: &EntrySlot,
+        is_directory: bool,
+        is: OwnEntryIs,
+    ) -> OwnEntryIs {
+        let part = is_directory.then(|| self.pass.part_of_earlier(slot));
+        match (part.flatten(), is) {
+            (Some(EarlierPart::Whole), _) => OwnEntryIs::Kept,
+            // Its entries are looked at one by one.
+            (Some(EarlierPart::Above), OwnEntryIs::AllExtra) => OwnEntryIs::Extra,
+            (_, is) => is,
         }
     }
 
