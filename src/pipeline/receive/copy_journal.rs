@@ -21,7 +21,7 @@ pub(super) struct CopyJournal {
     /// Ensures that no entry gets the journal's name.
     name: OnceLock<JournalName>,
     sync: JournalSync,
-    /// A later run may resume a file that this copy refuses.
+    /// A later run may resume a file that this copy refuses, or must verify files.
     is_needed: AtomicBool,
 }
 
@@ -84,7 +84,8 @@ impl CopyJournal {
         }
     }
 
-    /// Has the journal stay at the end of the copy: a later run may resume a file that is refused.
+    /// Has the journal stay at the end of the copy: a later run may resume a file that is refused, or
+    /// must verify files that are in place.
     pub(super) fn need(&self) {
         self.is_needed.store(true, Relaxed);
     }
@@ -94,13 +95,6 @@ impl CopyJournal {
     pub(super) fn leaves_doubt(&self, has_failed: bool) -> bool {
         let may_have_lost = || self.get().is_some_and(Journal::may_have_lost_any);
         self.sync.has_failed() || has_failed && may_have_lost()
-    }
-
-    /// Keeps the journal for the next run, although everything is in place.
-    pub(super) fn keep_for_doubt(&self) {
-        if let Some(journal) = self.get() {
-            journal.release();
-        }
     }
 
     /// Removes the journal, unless a later run needs it: all else is in place. With `keeps_times`

@@ -698,10 +698,10 @@ impl Entries {
         let is_landing = |dir: &Dir| self.table().roots.is_landing(dir);
         let has_failed = self.context().news.failures.has_some();
         // A snapshot notes its own doubts.
-        match self.snapshot.get().is_none() && self.journal.leaves_doubt(has_failed) {
-            true => self.journal.keep_for_doubt(),
-            false => self.journal.done(self.rules.keep.times, is_landing),
+        if self.snapshot.get().is_none() && self.journal.leaves_doubt(has_failed) {
+            self.journal.need();
         }
+        self.journal.done(self.rules.keep.times, is_landing);
         if let Some(list) = &self.context().digests {
             let message = "some hard links are missing in the list";
             let missing = |cause| Error::io(Kind::Write, Side::Dest, "--digests", message, cause);
