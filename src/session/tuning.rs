@@ -30,7 +30,7 @@ use crate::wire::message::{Busy, Conclusion, CopyOptions, Message, Tune};
 const ANSWER: Duration = Duration::from_millis(5);
 
 /// How often the loop checks for a first connection, and how many times it checks for the kernel's
-/// facts. A connection that is not TCP has none; the tuner then waits for one that is.
+/// facts. A connection that is not TCP has none; then the tuner begins with a guess.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const FIRST_LOOKS: u32 = 100;
 
