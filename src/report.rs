@@ -33,3 +33,20 @@ pub trait Reporter: Send + Sync {
         Box::new(())
     }
 }
+
+/// A reporter for tests that look at no event.
+#[cfg(test)]
+pub(crate) struct SilentReporter;
+
+#[cfg(test)]
+impl Reporter for SilentReporter {
+    fn failure(&self, _: &Error) {}
+    fn notice(&self, _: &str) {}
+    fn detail(&self, _: &str) {}
+    fn itemized(&self, _: &ItemizedEntry) {}
+    fn deleted(&self, _: &[u8]) {}
+    fn changes_waiting(&self) -> usize {
+        0
+    }
+    fn status(&self) {}
+}

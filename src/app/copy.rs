@@ -212,23 +212,9 @@ async fn one_session(request: &Request, client: &ClientContext) -> Result<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::itemize::ItemizedEntry;
     use crate::pipeline::failures::FAILURES_MAX;
+    use crate::report::SilentReporter;
     use crate::session::{CopyOptions, EndKind, Operand};
-
-    struct SilentReporter;
-
-    impl Reporter for SilentReporter {
-        fn notice(&self, _line: &str) {}
-        fn detail(&self, _line: &str) {}
-        fn failure(&self, _error: &Error) {}
-        fn itemized(&self, _entry: &ItemizedEntry) {}
-        fn deleted(&self, _path: &[u8]) {}
-        fn changes_waiting(&self) -> usize {
-            0
-        }
-        fn status(&self) {}
-    }
 
     fn request(dry_run: bool, check: bool) -> Request {
         let dest = Operand {

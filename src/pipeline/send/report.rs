@@ -151,27 +151,12 @@ mod tests {
     use super::*;
     use crate::chunk::{CHUNK_SIZE, Pool};
     use crate::control::Outgoing;
-    use crate::itemize::ItemizedEntry;
     use crate::pipeline::context::Agreement;
     use crate::pipeline::news::News;
     use crate::pipeline::{Budget, Shutdown};
     use crate::progress::Progress;
-    use crate::report::Reporter;
+    use crate::report::SilentReporter;
     use crate::wire::message::CopyOptions;
-
-    struct NoReporter;
-
-    impl Reporter for NoReporter {
-        fn failure(&self, _: &Error) {}
-        fn notice(&self, _: &str) {}
-        fn detail(&self, _: &str) {}
-        fn itemized(&self, _: &ItemizedEntry) {}
-        fn deleted(&self, _: &[u8]) {}
-        fn changes_waiting(&self) -> usize {
-            0
-        }
-        fn status(&self) {}
-    }
 
     /// One session of a copy.
     fn session(news: &Arc<News>, control: Outgoing) -> Context {
@@ -194,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_a_session_left_behind_adds_no_failure_to_the_next_one() {
         let progress = Arc::<Progress>::default();
-        let news = Arc::new(News::new(Arc::new(NoReporter), progress));
+        let news = Arc::new(News::new(Arc::new(SilentReporter), progress));
         let (control, _writer) = Outgoing::start(tokio::io::sink());
         let context = Arc::new(session(&news, control));
         let report = Arc::new(SendReport::new(context.clone(), Arc::default()));
