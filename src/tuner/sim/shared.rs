@@ -356,12 +356,13 @@ impl SharedRun<'_> {
 
     fn hear(&mut self, now: f64) {
         // Jitter lets some answers overtake others.
+        let all_later = now + self.world.jitter_s + self.world.queue_s.min(0.05);
         let mut nth = 0;
         while nth < self.answers.len() {
             let answer = &self.answers[nth];
             if answer.due > now {
                 nth += 1;
-                if answer.due > now + self.world.jitter_s + self.world.queue_s.min(0.05) {
+                if answer.due > all_later {
                     break;
                 }
                 continue;
