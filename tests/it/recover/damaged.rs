@@ -270,10 +270,11 @@ fn what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right
         last = Some(into.path(&name));
     }
     // A run that cannot replace one of them leaves it to the next run.
-    let in_use = last.map(|path| OpenOptions::new().append(true).open(path));
-    let in_use = in_use.expect("one is damaged").expect("open");
+    let used = last.expect("one is damaged");
+    let writer = OpenOptions::new().append(true).open(&used).expect("open");
     copy(&["--compress", "none"]).run().exits(11);
-    drop(in_use);
+    drop(writer);
+    tree::no_longer_written(&used);
     let inode = std::fs::metadata(&former).expect("it is there").ino();
     copy(&["--compress", "none"]).run().succeeds();
     assert_same(&tree.0, into.path("a"), Also::ModesAndTimes);

@@ -68,6 +68,7 @@ impl Dir {
     pub(crate) fn file(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.parented(rel);
         fs::write(&path, content).expect("write a file");
+        no_longer_written(&path);
         path
     }
 
@@ -118,11 +119,13 @@ impl Dir {
     }
 
     pub(crate) fn append(&self, rel: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+        let path = self.path(rel);
         File::options()
             .append(true)
-            .open(self.path(rel))
+            .open(&path)
             .and_then(|mut file| file.write_all(content.as_ref()))
             .expect("append to a file");
+        no_longer_written(&path);
     }
 
     pub(crate) fn read(&self, rel: impl AsRef<Path>) -> Vec<u8> {
@@ -514,7 +517,8 @@ fn fingerprint(path: &Path) -> Option<blake3::Hash> {
 }
 
 /// Waits until nobody has a file open for writing. A child that another test forked while the file
-/// was written has it open until its exec, and such a file cannot be executed.
+/// was written has it open until its exec. Such a file cannot be executed, and fastcp refuses to
+/// replace it.
 pub(crate) fn no_longer_written(path: &Path) {
     // A read lease is refused as long as somebody writes.
     const F_SETSIG: i32 = 10;
