@@ -133,7 +133,7 @@ pub(super) struct Args {
     /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Do not set metadata of unnamed parent directories
+    /// Keep the metadata of parents that are not listed
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
     /// Write a list of digests for --check=LIST or b3sum
@@ -176,7 +176,7 @@ pub(super) struct Args {
     /// Pipe the data into CMD, run here (HOST: on HOST)
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Expected length of a pipe; bytes of /dev/zero
+    /// Expected length of a pipe; bytes from /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// Keep the received part of a pipe that was cut off
@@ -239,7 +239,7 @@ pub(super) struct Args {
     /// Do not install fastcp on HOST if it is missing
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
-    /// Only remove the installed fastcp from HOST:
+    /// Remove the installed fastcp from HOST: (no copy)
     #[arg(long, help_heading = SSH)]
     pub remove: bool,
     /// How to start fastcp on HOST: ssh, local [ssh]
@@ -410,7 +410,7 @@ impl Args {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "-n and --itemize-changes are about copies: leave them out with {option}"
+            "{option} copies nothing: leave out -n and --itemize-changes"
         )))
     }
 }
