@@ -93,7 +93,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// Displays as `dest: /data/a.bin: no space left on device (needs 3.1 GB, 1.2 GB free)`.
+/// Displays as `dest: /data/a.bin: no space left: needs 3.1 GB, 1.2 GB free`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: Kind,

@@ -3,7 +3,7 @@
 //! # The life of a chunk
 //!
 //! These tables follow one chunk from the middle of a big file that is pushed over a direct
-//! connection. Each row is a source file, in the order in which the chunk reaches it. The tables
+//! connection. Each row is a module, in the order in which the chunk reaches it. The tables
 //! leave out counters, limits on memory, and steps that only an option adds. Names without a link
 //! are private.
 //!

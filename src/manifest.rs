@@ -1,5 +1,5 @@
-//! Entries: the metadata of files, directories, links and devices. They are stored and sent in
-//! this form (wire version 1), so new fields can be added only as an [`Extension`].
+//! Entries: the metadata of files, directories, links and devices. They are sent in this
+//! form (protocol version 1), so new fields can be added only as an [`Extension`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,9 @@
-//! Counters of a copy's progress. Stages add to them; others read snapshots.
+//! Counters of a copy's progress. Stages add to them; others read a [`Snapshot`] of them, which has
+//! nothing to do with `--snapshot`.
 //!
 //! After a lost connection another session continues the copy and counts from zero. It finds the
-//! data of earlier sessions as data that was already there. A snapshot combines all sessions into
-//! one copy.
+//! data of earlier sessions as data that was already there. A [`Snapshot`] combines all sessions
+//! into one copy.
 
 mod counts;
 pub mod in_turn;

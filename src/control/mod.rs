@@ -1,6 +1,6 @@
 //! The control connection: typed messages between two ends over any reader and writer, such as
 //! ssh's stdin and stdout, a child's, or a pipe in memory. This module gives messages no meaning,
-//! with one exception: in the errors that a server sends through a confined key, it makes paths
+//! with one exception: in the errors of a server that a confined key started, it makes paths
 //! relative to the key's directory.
 //!
 //! A separate task does the writing, so that a reader never waits for the far end to read. The

@@ -1,8 +1,9 @@
 //! A large file that is being received. Several threads write chunks at their offsets, then
 //! [`Partial::commit`] gives the file its name. A [`Partial`] that is dropped before that removes
 //! its file; [`Partial::keep`] leaves it for a later run to resume. With `--inplace`, and for a
-//! device that the user named, the chunks go directly into the existing file or device. A file that
-//! is compared with an existing one is made only when a byte differs ([`equal`]).
+//! device that the user named, the chunks go directly into the existing file or device. If the
+//! file is compared with an existing one, the partial file is made only when a byte differs
+//! ([`equal`]).
 
 mod equal;
 mod holes;

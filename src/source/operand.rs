@@ -1,6 +1,6 @@
 //! The lookup of the operands that the user typed: `~`, patterns and trailing slashes, as in scp.
-//! It follows links that the user named. A path that cannot be copied gets an error, and the others
-//! are copied.
+//! It follows links that the user named, except with `--relative`. A path that cannot be copied gets
+//! an error, and the others are copied.
 
 use std::ffi::OsStr;
 use std::io;

@@ -12,9 +12,10 @@
 //!   and the mean takes seconds to forget a queue that is gone. So the newest round trip is
 //!   computed from the change of the mean.
 //! * The copy remembers the highest rate that the link carried, and stays a little below it, where
-//!   its own packets form no queue. A queue there comes from others, and the copy yields: to half
-//!   the rate, and to the lowest rate if that does not help. Slow start ends early where it meets a
-//!   queue, so a new flow stays slow for many seconds if the copy retreats slowly.
+//!   its own packets form no queue. A queue at that rate comes from others, and the copy yields: to
+//!   half the rate, and to the lowest rate if that does not help. It yields at once, because TCP's
+//!   slow start ends at the first queue: a new flow of another program would stay slow for many
+//!   seconds.
 //! * While no queue forms, each rise is larger than the one before. The link is full again within
 //!   2 s after the others have gone.
 //!

@@ -1,5 +1,5 @@
 //! The user interface: the progress bar, failure messages and the summary. While a [`Screen`] is
-//! open (during a session), a single thread writes all messages to stderr, so that lines never mix
+//! open (during a copy), a single thread writes all messages to stderr, so that lines never mix
 //! and no caller waits for the terminal.
 //!
 //! No colour is used, so `NO_COLOR` has no effect.

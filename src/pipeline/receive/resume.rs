@@ -1,8 +1,8 @@
 //! Files that earlier runs left at the receiver, according to its journal, and how they are
 //! resumed.
 //!
-//! If the source has another identity than recorded, or had recently been written, it is compared
-//! chunk by chunk. Otherwise the receiver reports at once what exists, so that the missing chunks
+//! If the source has another identity than recorded, or had just been written when it was recorded,
+//! the existing data is compared with the source chunk by chunk. Otherwise the receiver reports at once what exists, so that the missing chunks
 //! arrive without delay. It reads and verifies the existing data at the same time
 //! ([`verify`](super::verify)). A sender of an older version cannot be asked for more afterwards,
 //! so it gets the report only when everything was read.

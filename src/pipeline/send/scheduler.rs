@@ -1,5 +1,6 @@
 //! The scheduler: chunks to be sent, in flight, and to be retransmitted, and the entries that they
-//! belong to. It keeps plans, not bytes: a chunk whose connection died is read again.
+//! belong to. It keeps plans, not bytes: a chunk whose connection died is read again. Only the
+//! parts of a pipe are kept.
 //!
 //! A chunk keeps its number for life, so that the receiver recognizes a second copy.
 //!
