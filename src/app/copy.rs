@@ -186,9 +186,8 @@ fn finish_digests(client: &ClientContext) -> Result<u64> {
     let Some(list) = &client.digests else {
         return Ok(0);
     };
-    let (names, more) = list
-        .finish()
-        .map_err(|cause| Error::io(Kind::Write, Side::Here, "--digests", NO_LIST, cause))?;
+    let finished = list.finish();
+    let (names, more) = finished.map_err(|cause| list.error(NO_LIST, &cause))?;
     for name in &names {
         let name = printable(name);
         client.reporter.notice(&format!(

@@ -34,7 +34,7 @@ use super::temporary::same_file;
 use super::{EntrySlot, Rules, sync_directory};
 use crate::backup::BackupPlace;
 use crate::dir::{Dir, is_reserved, may_leave};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
 /// Most names of this copy that look like those of backups, in 2.5 MB; beyond this no backup is made
@@ -51,7 +51,7 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "stays, since fastcp cannot make its backup: --backup-dir needs the path from \
+const NO_PLACE: &str = "is neither replaced nor deleted, since fastcp cannot make its backup: --backup-dir needs the path from \
                         the destination to the entry's directory, and fastcp cannot find it; write \
                         -b instead, which keeps backups beside their files";
 
@@ -279,7 +279,7 @@ impl Backups {
             name.extend_from_slice(&self.place.suffix);
             let backup = Name::try_from(name.clone()).map_err(|_| {
                 let message = format!(
-                    "stays: the name of its backup would have more than {NAME_MAX} bytes; choose a \
+                    "is neither replaced nor deleted: the name of its backup would have more than {NAME_MAX} bytes; choose a \
                      shorter --suffix, or --backup-dir"
                 );
                 Error::new(Kind::Write, Side::Dest, message).at(slot.path())
@@ -312,7 +312,7 @@ impl Backups {
         let mut state = self.state.lock();
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
             return Err(slot.refused(
-                "stays, since fastcp cannot make its backup: too many files of this copy have the \
+                "is neither replaced nor deleted, since fastcp cannot make its backup: too many files of this copy have the \
                  suffix; choose another --suffix, or --backup-dir",
             ));
         }
@@ -435,11 +435,11 @@ impl KeptOld<'_> {
         if self.is_moved {
             move_back(&self.backup, self.slot).map_err(|cause| {
                 let path = crate::units::printable(self.backup.path().as_os_str().as_bytes());
-                let what = format!(
-                    "is not replaced, and its old version is now {path}; rename it back by hand, \
-                     since fastcp could not"
-                );
-                self.slot.error(&what, cause)
+                let reason = reason_of(&cause.into());
+                Error::new(Kind::Write, Side::Dest, format!(
+                    "is not replaced, and its old version is now {path}, since fastcp cannot rename it \
+                     back: {reason}; rename it by hand"
+                )).at(self.slot.path())
             })?;
         }
         let is_there = matches!(self.slot.stat(), Ok(Some(_)));
@@ -447,10 +447,7 @@ impl KeptOld<'_> {
             // If this fails, the old version only keeps one more name.
             None if is_there && !self.is_moved => drop(unlink(&self.backup)),
             None => {}
-            Some(_) => self.older.give_back(&self.backup).map_err(|cause| {
-                let what = "cannot rename the older backup back";
-                self.backup.error(what, cause)
-            })?,
+            Some(_) => self.older.give_back(&self.backup)?,
         }
         // In this order: another backup that takes the name then has a claim of its own.
         drop(self.claim);
@@ -499,14 +496,27 @@ impl OlderBackup {
         Ok(OlderBackup(Some(aside)))
     }
 
-    fn give_back(&self, backup: &EntrySlot) -> rustix::io::Result<()> {
-        if let Some(aside) = &self.0 {
-            let dir = handle(backup)?;
+    /// # Errors
+    /// If it keeps the name of fastcp's own, which the message tells.
+    fn give_back(&self, backup: &EntrySlot) -> Result<()> {
+        let Some(aside) = &self.0 else {
+            return Ok(());
+        };
+        let renamed = handle(backup).and_then(|dir| {
             renameat(&*dir, aside, &*dir, backup.name.as_os_str())?;
             // A rename between two names of one file does nothing.
             let _ = unlinkat(&*dir, aside, AtFlags::empty());
-        }
-        Ok(())
+            Ok(())
+        });
+        renamed.map_err(|cause| {
+            let message = format!(
+                "the backup of an earlier run is now {}, since fastcp cannot rename it back: {}; \
+                 rename it by hand",
+                crate::units::printable(aside.as_bytes()),
+                reason_of(&cause.into())
+            );
+            Error::new(Kind::Write, Side::Dest, message).at(backup.path())
+        })
     }
 
     fn remove(&self, backup: &EntrySlot) {
@@ -574,8 +584,7 @@ pub(super) fn keep_old<'a>(
         }
         // Another process has removed the old version, or it stays: so does the older backup.
         other => {
-            let given = older.give_back(&backup);
-            given.map_err(|cause| backup.error("cannot rename the older backup back", cause))?;
+            older.give_back(&backup)?;
             other.map(|_| None)
         }
     }

@@ -32,9 +32,8 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
     };
     let [first, source] = [first, second].map(|nth| &sources[nth as usize]);
     let message = format!(
-        "{} and {} would get the same name; copy them to different names, or one after the other \
-         without --delete, or leave out the slash at the end of a directory, which then keeps its \
-         name",
+        "{} and {} would get the same name; copy them to different names or into different directories \
+         (without a slash at its end, a directory keeps its name)",
         first.shown(),
         source.shown()
     );
@@ -99,7 +98,8 @@ pub fn refuse_overlap(
             };
             if same_machine && source.is_directory && is_in_source() {
                 let source = sources[other].shown();
-                let message = format!("{source} contains this; it cannot be copied into itself");
+                let message =
+                    format!("is inside {source}; a directory cannot be copied into itself");
                 return Err(Error::new(Kind::Refused, Side::Dest, message).at(path));
             }
         }

@@ -56,7 +56,8 @@ pub(super) fn state_directory(named: Option<PathBuf>) -> Result<PathBuf> {
     match state {
         Some(state) => Ok(state.join("fastcp")),
         None => {
-            let message = "no home directory for the journal; set XDG_STATE_HOME";
+            let message = "the home directory of this user is unknown, so the journal has no place; set \
+                           XDG_STATE_HOME";
             Err(Error::new(Kind::Write, Side::Dest, message))
         }
     }

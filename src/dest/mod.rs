@@ -324,9 +324,9 @@ pub fn make_durable(slot: &EntrySlot) -> Result<()> {
 /// # Errors
 /// If that is not possible: the entry belongs to another user.
 pub fn change_status(slot: &EntrySlot) -> Result<()> {
-    let what = "is copied, but its source is not removed: fastcp cannot set the times of the copy, \
-                and so cannot show that source and copy are two files; compare the two with --check, \
-                then remove the source by hand";
+    let what = "is copied, but its source is not removed (compare the two with --check, then remove \
+                the source by hand): fastcp cannot show that they are two files, because it cannot set \
+                the times of the copy";
     let changed = slot.dir.handle().and_then(|dir| {
         let name = slot.name.as_os_str();
         let flags = AtFlags::SYMLINK_NOFOLLOW;

@@ -9,6 +9,8 @@
 //! .fastcp-snapshots/boot        the boot in which the unfinished snapshot was begun
 //! .fastcp-snapshots/*.journal   the journal of the unfinished snapshot
 //! .fastcp-snapshots/DATE        an empty file: the snapshot DATE is complete
+//! .fastcp-snapshots/DATE.new    DATE is being completed; the next run does the rest
+//! .fastcp-latest                the next `latest`, for a moment
 //! ```
 //!
 //! Promises:
@@ -363,8 +365,7 @@ impl SnapshotStore {
                 Ok(_) => name = free.next(),
             }
         }
-        let message =
-            "has entries with all names that a snapshot of this minute can get; copy again later";
+        let message = "has no free name for a snapshot of this minute; copy again later";
         Err(refused(&self.container, message))
     }
 
@@ -884,7 +885,8 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
         Ok(renameat(&*dir, NEW_LATEST, &*dir, LATEST)?)
     });
     linked.map_err(|cause| {
-        let what = "the snapshot is on disk, but the link latest cannot be made";
+        let what =
+            "the snapshot is on disk, and the next run completes it: cannot make the link latest";
         failed(container, what, cause)
     })?;
     sync_directory(container)?;
@@ -892,7 +894,13 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
         let from = format!("{name}{COMPLETING}");
         Ok(renameat(&*dir, &*from, &*dir, &*name)?)
     });
-    marked.map_err(|cause| failed(container, "cannot mark the snapshot as complete", cause))?;
+    marked.map_err(|cause| {
+        failed(
+            container,
+            "the snapshot is on disk, and the next run completes it: cannot mark it as complete",
+            cause,
+        )
+    })?;
     sync_directory(state)?;
     remove_journals(state);
     Ok(())

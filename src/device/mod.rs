@@ -78,7 +78,7 @@ impl BlockDevice {
         let fd = loop {
             match rustix::fs::open(path, flags, Mode::empty()) {
                 Ok(fd) => break fd,
-                Err(Errno::BUSY) => refuse_in_use(path, access, since.elapsed())?,
+                Err(Errno::BUSY) => refuse_in_use(path, side, access, since.elapsed())?,
                 Err(cause) => return Err(Error::io(kind(side), side, path, "cannot open", cause)),
             }
             std::thread::sleep(INTERVAL);
@@ -287,7 +287,7 @@ fn kind(side: Side) -> Kind {
 }
 
 /// `Ok` if the device may become free soon.
-fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()> {
+fn refuse_in_use(path: &Path, side: Side, access: DeviceUse, waited: Duration) -> Result<()> {
     let used = rustix::fs::stat(path).ok();
     let used = used.and_then(|stat| used_by(stat.st_rdev));
     let way_out = match access {
@@ -298,7 +298,7 @@ fn refuse_in_use(path: &Path, access: DeviceUse, waited: Duration) -> Result<()>
     };
     let used = used.unwrap_or_else(|| "is in use by another program".to_owned());
     let message = format!("{used}; {way_out}");
-    Err(Error::new(Kind::Refused, Side::Dest, message).at(path))
+    Err(Error::new(Kind::Refused, side, message).at(path))
 }
 
 #[cfg(test)]

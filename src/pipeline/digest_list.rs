@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::control::Outgoing;
 use crate::digest::{self, Digest, line};
 use crate::dir::Dir;
+use crate::error::{Error, Kind, Side, reason_of};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::{Entry, EntryId};
 use crate::wire::message::{FileDigest, Message};
@@ -82,6 +83,8 @@ impl ListedPath {
 }
 
 pub struct DigestList {
+    /// None at a server whose client writes the list.
+    file: Option<PathBuf>,
     out: OrderedMutex<Out, { place::LIST }>,
     /// Names of the roots at the destination.
     landed: OnceLock<Vec<Vec<u8>>>,
@@ -150,26 +153,38 @@ impl DigestList {
     pub fn create(path: &Path) -> io::Result<DigestList> {
         let mut options = File::options();
         let options = options.write(true).create(true).truncate(false);
-        Ok(DigestList::to(Out::File(ListState {
+        let out = Out::File(ListState {
             writer: ListWriter::start(options.open(path)?)?,
             unlisted: Vec::new(),
             more_unlisted: 0,
-        })))
+        });
+        Ok(DigestList::to(out, Some(path.to_owned())))
     }
 
     /// For a server whose client writes the list: it sends the client each line.
     pub fn at_client(control: Outgoing) -> DigestList {
-        DigestList::to(Out::Client(Told {
+        let out = Out::Client(Told {
             control,
             waiting: Vec::new(),
             bytes: 0,
             more_links: MoreLinks::default(),
             error: None,
-        }))
+        });
+        DigestList::to(out, None)
     }
 
-    fn to(out: Out) -> DigestList {
+    /// An error about the list.
+    pub fn error(&self, what: &str, cause: &io::Error) -> Error {
+        let message = format!("{what} (--digests): {}", reason_of(cause));
+        match &self.file {
+            Some(file) => Error::new(Kind::Write, Side::Here, message).at(file),
+            None => Error::new(Kind::Write, Side::Dest, message),
+        }
+    }
+
+    fn to(out: Out, file: Option<PathBuf>) -> DigestList {
         DigestList {
+            file,
             out: OrderedMutex::new(out),
             landed: OnceLock::new(),
             links: OrderedMutex::default(),

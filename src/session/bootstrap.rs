@@ -184,7 +184,7 @@ impl Bootstrap<'_> {
         let program = found.ok_or_else(|| {
             let target = program::target_of(machine);
             self.refusal(format!(
-                "no fastcp there, and none here for its processor ({shown}): build one (cargo \
+                "no compatible fastcp on its PATH, and none here for its processor ({shown}): build one (cargo \
                  build --release --target {target}) and put it at {} on this machine, or install \
                  it on {name}",
                 program::wanted_path(machine),
@@ -231,7 +231,7 @@ impl Bootstrap<'_> {
                 Err(_) => {
                     let seconds = self.limit.as_secs();
                     let message = format!(
-                        "the upload of fastcp stalled for {seconds} s; try again, or install it \
+                        "sending fastcp there stalled for {seconds} s; try again, or install it \
                          there"
                     );
                     return Err(self.refusal(message));
@@ -263,7 +263,7 @@ impl Bootstrap<'_> {
                  noexec; install it there, or give its path with --remote-path"
             }
             Failure::Length => "fastcp could not be written there completely (a full disk?)",
-            Failure::Digest => "the uploaded program failed verification; try again",
+            Failure::Digest => "the program that was sent failed verification; try again",
             Failure::Start if cfg!(target_env = "musl") => {
                 "the program that was sent does not run there (its message is above); install \
                  one that does, or give its path with --remote-path"
@@ -284,7 +284,10 @@ impl Bootstrap<'_> {
     }
 
     fn out_of_place(&self) -> Error {
-        self.refusal("sent unexpected output before fastcp started (a login script?)")
+        self.refusal(
+            "sent unexpected output before fastcp started (a login script, or another program: see \
+             --remote-path)",
+        )
     }
 
     fn refusal(&self, message: impl AsRef<str>) -> Error {

@@ -250,5 +250,5 @@ impl Reverse {
 }
 
 fn breach(what: &str) -> Error {
-    Error::breach(Side::Here, "the peer", what)
+    Error::breach(Side::Here, "the other end", what)
 }

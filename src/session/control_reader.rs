@@ -282,7 +282,7 @@ pub fn named(error: Error, host: Option<&str>) -> Error {
 /// Control ended in the middle of a copy.
 pub fn lost(error: ControlError) -> Error {
     match error {
-        ControlError::BadMessage(bad) => Error::breach(Side::Here, "the peer", bad),
+        ControlError::BadMessage(bad) => Error::breach(Side::Here, "the other end", bad),
         error => Error::new(Kind::Lost, Side::Here, error.to_string()),
     }
 }

@@ -357,6 +357,7 @@ pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
 
 /// The stderr of the server's process: shown line by line, and the last line kept.
 struct ServerStderr {
+    host: String,
     last: Arc<Mutex<String>>,
     /// All lines of the login, up to [`LOGIN_MAX`].
     of_login: Arc<Mutex<String>>,
@@ -374,6 +375,18 @@ const LOGIN_MAX: usize = 8 << 10;
 /// The server's own lines that are kept until the login is over.
 const OWN_MAX: usize = 8;
 
+/// A line of fastcp on `host`, with the host as in errors: `fastcp: db1:/data/a: ...`. Lines of ssh
+/// stay as they are.
+fn with_host(host: &str, line: &str) -> String {
+    match line.strip_prefix(ssh::OWN) {
+        Some(own) => {
+            let gap = if own.starts_with('/') { "" } else { " " };
+            format!("{}{host}:{gap}{own}", ssh::OWN)
+        }
+        None => line.to_owned(),
+    }
+}
+
 impl ServerStderr {
     /// Shows ssh's lines, and those of fastcp there with the name of its host. `hidden`: those of
     /// the login appear only with `-v`, because the outage is reported as a whole.
@@ -385,6 +398,7 @@ impl ServerStderr {
         let own = Arc::<Mutex<Vec<String>>>::default();
         let keep_own = own.clone();
         let lines = of_login.clone();
+        let at = host.clone();
         let show = move |line: &str| {
             let mut last = keep.lock();
             // Keeps a refusal, because further lines may follow it.
@@ -407,12 +421,8 @@ impl ServerStderr {
                 }
             } else if hidden && asks.load(Relaxed) {
                 reporter.detail(line);
-            } else if let Some(own) = line.strip_prefix(ssh::OWN) {
-                // `db1:/data/a: ...`, as errors name a path there.
-                let gap = if own.starts_with('/') { "" } else { " " };
-                reporter.notice(&format!("{}{host}:{gap}{own}", ssh::OWN));
             } else {
-                reporter.notice(line);
+                reporter.notice(&with_host(&at, line));
             }
         };
         let (reporter, said) = (client.reporter.clone(), last.clone());
@@ -430,6 +440,7 @@ impl ServerStderr {
         let relay = ssh::relay_stderr(stderr, show, hold);
         let relay = tokio::spawn(relay);
         ServerStderr {
+            host,
             last,
             of_login,
             own,
@@ -450,7 +461,7 @@ impl ServerStderr {
         };
         let own = std::mem::take(&mut *self.own.lock());
         for line in own.iter().filter(|line| !quotes(line)) {
-            reporter.notice(line);
+            reporter.notice(&with_host(&self.host, line));
         }
     }
 

@@ -631,7 +631,9 @@ pub fn check(request: &Request, roots: &[Root], told: bool) -> Result<()> {
     }
     let (operands, recursive) = (&request.sources, request.options.recursive);
     let refused = |name: &str| {
-        let message = format!("fastcp there sent {name}, which was not requested");
+        let message = format!(
+            "fastcp there sent {name}, which was not requested; install the same version on both hosts"
+        );
         Err(Error::new(Kind::Breach, Side::Source, message))
     };
     let of_parts = roots
@@ -646,7 +648,7 @@ pub fn check(request: &Request, roots: &[Root], told: bool) -> Result<()> {
     }
     let parts = of_parts.count();
     if parts > 0 && parts + 1 != roots.len() || parts == 0 && request.maps() && !roots.is_empty() {
-        return refused("other parts of the source than --map names");
+        return refused("a part of the source that --map does not name");
     }
     for (n, operand) in operands.iter().enumerate() {
         let answers: Vec<&Root> = roots
@@ -707,7 +709,7 @@ fn check_relative(request: &Request, roots: &[Root], told: bool) -> Result<()> {
     match fits {
         true => Ok(()),
         false => {
-            let message = "fastcp there sent files that were not requested";
+            let message = "fastcp there sent files that were not requested; install the same version on both hosts";
             Err(Error::new(Kind::Breach, Side::Source, message))
         }
     }

@@ -99,7 +99,8 @@ fn shown_operand(request: &Request, root: &Root) -> String {
 pub fn same_name(one: &str, two: &str, name: &Name) -> Error {
     let name = printable(name.as_bytes());
     Error::usage(format!(
-        "{one} and {two} would get the same name {name}; copy them to different names, or one by one"
+        "{one} and {two} would get the same name {name}, and one would replace the other; copy them to \
+         different names or into different directories"
     ))
 }
 

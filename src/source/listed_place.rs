@@ -105,7 +105,7 @@ impl ListedPlace {
             // A socket, which has taken the place of a file.
             Err(Errno::NXIO) => Ok(ListedFile::Other),
             Err(Errno::LOOP) if self.is_confined => {
-                let message = "a symbolic link, which this key does not follow";
+                let message = "is a symbolic link, and this key may not follow links (--confine)";
                 Err(Error::new(Kind::Read, Side::Source, message).at(self.path_of(name)))
             }
             Err(cause) => {

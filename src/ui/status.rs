@@ -42,7 +42,8 @@ pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
         _ => {}
     }
     parts.extend(is_verifying(snapshot).then(|| verifying(snapshot)));
-    parts.extend(snapshot.copies.map(several));
+    let copies = snapshot.copies;
+    parts.extend(copies.map(|copies| format!("all of the {}", several(copies))));
     format!("fastcp: {}", parts.join(", "))
 }
 

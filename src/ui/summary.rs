@@ -416,9 +416,9 @@ fn failed(outcome: &Outcome) -> Option<String> {
 fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::Entry => "cannot be copied",
-        Kind::Usage => "invalid",
+        Kind::Usage => "not possible with these options",
         Kind::Connect => "no connection",
-        Kind::FarEnd => "not supported there",
+        Kind::FarEnd => "not possible on a host",
         Kind::Lost => "connection lost",
         Kind::Breach => "ended by an internal error",
         Kind::Verify => "failed verification",

@@ -84,7 +84,10 @@ pub(super) fn failed(
             "is not replaced: its backup {path} exists, and this key may not replace backups"
         ));
     }
-    slot.error(&format!("stays: cannot make its backup {path}"), cause)
+    slot.error(
+        &format!("is neither replaced nor deleted: cannot make its backup {path}"),
+        cause,
+    )
 }
 
 fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Result<()> {
@@ -119,7 +122,8 @@ fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Re
 }
 
 fn changed(slot: &EntrySlot) -> Error {
-    let message = "stays: it was written while its backup was made; copy again";
+    let message =
+        "is neither replaced nor deleted: it was written while its backup was made; copy again";
     Error::new(Kind::Changed, Side::Dest, message).at(slot.path())
 }
 

@@ -34,8 +34,8 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
 use crate::wire::message::{DirectoryNames, ExtraEntries, RemovedSources, SourcePlaces};
 
-const SAME_NAME: &str = "would get the same name as another source; copy them to different names, or \
-                         one by one";
+const SAME_NAME: &str = "would get the same name as another source, and one would replace the other; \
+                         copy them to different names or into different directories";
 
 pub struct Entries {
     pub report: Report,
@@ -111,8 +111,8 @@ impl Entries {
         if entry.is_implied() || !self.above.get().is_some_and(contains) {
             return Ok(());
         }
-        let message = "the source directory that goes to this path contains this path; a directory \
-                       cannot be copied into itself";
+        let message = "is inside the source directory that would be copied here; a directory cannot be \
+                       copied into itself";
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
     }
 
@@ -379,8 +379,8 @@ impl Entries {
             MergeClaim::Yours => return Ok(()),
             MergeClaim::Taken => SAME_NAME,
             MergeClaim::Unknown => {
-                "two sources go into its directory, which has too many names to check whether both \
-                 sources contain this name; copy the sources one by one"
+                "is in a directory that two sources fill, and that has too many names to compare; \
+                 make sure that no name is in both, then copy the sources one by one"
             }
         };
         Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
@@ -703,9 +703,8 @@ impl Entries {
         }
         self.journal.done(self.rules.keep.times, is_landing);
         if let Some(list) = &self.context().digests {
-            let message = "some hard links are missing in the list";
-            let missing = |cause| Error::io(Kind::Write, Side::Dest, "--digests", message, cause);
-            if let Err(error) = list.tell_rest().map_err(missing) {
+            if let Err(cause) = list.tell_rest() {
+                let error = list.error("some hard links are missing in the list", &cause);
                 self.context().report_fault(&error, 0, 0);
             }
         }

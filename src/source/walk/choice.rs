@@ -75,9 +75,10 @@ impl WalkChoice {
         part: &PartOf,
         handles: &Arc<Handles>,
     ) -> Result<()> {
-        let what = "cannot open the directories above a part of SOURCE (--map)";
+        let what = "cannot open the directories between SOURCE and its part (--map)";
         let way = part.way(handles);
-        let way = way.map_err(|cause| Error::io(Kind::Read, Side::Source, "", what, cause))?;
+        let way =
+            way.map_err(|cause| Error::io(Kind::Read, Side::Source, &part.source, what, cause))?;
         for (name, dir) in &way {
             self.enter(name.as_ref(), dir)?;
         }

@@ -322,7 +322,7 @@ fn a_source_that_cannot_be_read_deletes_nothing(case: &Case) {
     fs::remove_dir_all(tree.path("sub")).expect("empty the source");
     case.copy(&flags, "tree/", "tree")
         .exits(11)
-        .says("the source directory is empty, or all of it is left out");
+        .says("the source of this directory is empty, or all of it is left out");
     assert!(there.has("only there") && there.has("sub/file"));
     case.copy(&["-a", "--delete", "--force"], "tree/", "tree")
         .succeeds();
@@ -688,7 +688,7 @@ fn an_empty_directory_that_the_user_named_deletes_nothing(case: &Case) {
     ] {
         let done = case.copy(flags, source, "there");
         done.exits(11)
-            .says("the source directory is empty, or all of it is left out");
+            .says("the source of this directory is empty, or all of it is left out");
         assert!(there.has("mnt/precious"), "{flags:?}");
     }
     // Nor does it make room for another entry. Links fill the messages between the two.

@@ -209,7 +209,7 @@ fn a_killed_snapshot_of_content_and_a_file_beside_it_is_resumed(case: &Case) {
     fs::remove_file(tree.path("link")).expect("remove it");
     let done = case.copy_all(&flags, &["tree/", "big"], "bk");
     done.exits(11)
-        .says("the source directory is empty, or all of it is left out");
+        .says("the source of this directory is empty, or all of it is left out");
     fs::remove_dir_all(there.path(".fastcp-snapshot-partial")).expect("remove it");
     forget(&there);
 }
