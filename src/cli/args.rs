@@ -133,7 +133,7 @@ pub(super) struct Args {
     /// Keep SOURCE's path below DEST (from /./, if any)
     #[arg(long, help_heading = COPYING)]
     pub relative: bool,
-    /// Keep the metadata of parents that are not listed
+    /// Do not change existing parents of copied files
     #[arg(long, help_heading = COPYING)]
     pub no_implied_dirs: bool,
     /// Write a list of digests for --check=LIST or b3sum
@@ -176,7 +176,7 @@ pub(super) struct Args {
     /// Pipe the data into CMD, run here (HOST: on HOST)
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
-    /// Expected length of a pipe; bytes from /dev/zero
+    /// Expected length of a pipe; length for /dev/zero
     #[arg(long, value_name = "SIZE", help_heading = STREAMS, value_parser = units::parse_size)]
     pub size: Option<u64>,
     /// Keep the received part of a pipe that was cut off
@@ -325,7 +325,7 @@ pub(super) struct Args {
     /// Print a line for each change, as rsync does
     #[arg(long, help_heading = OUTPUT)]
     pub itemize_changes: bool,
-    /// Measure link and disks of [HOST:[PATH]] up to 15 s
+    /// Measure link and disks for up to 15 s; copy nothing
     #[arg(long, help_heading = OUTPUT)]
     pub probe: bool,
     /// File that the probe reads and compresses
