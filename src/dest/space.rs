@@ -66,7 +66,8 @@ pub fn check_space_of_each(
 ) -> Result<()> {
     let mut disks: Vec<(&Arc<Dir>, NeededSpace)> = Vec::new();
     for (target, of_root) in targets.iter().zip(needed) {
-        let Some(dir) = target.landing.dir() else {
+        let landing = &target.landing;
+        let Some(dir) = landing.dir().filter(|_| landing.device().is_none()) else {
             continue;
         };
         let of_root = match target.existed {

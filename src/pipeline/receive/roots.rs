@@ -17,7 +17,7 @@ use crate::dest::{
     Source, Spec, Unfinished, stored_user_key, user_key,
 };
 use crate::dir::{Dir, Handles};
-use crate::error::{Error, Result, Side};
+use crate::error::{Error, Kind, Result, Side};
 use crate::file_list::NamesFrom;
 use crate::journal::record::Hash;
 use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
@@ -156,9 +156,8 @@ impl DestinationResolver<'_> {
             }
         }
         let FoundPlaces { roots, targets, .. } = places;
-        let leaves = |target: &RootTarget| matches!(target.landing, Landing::Exit(_));
         // A copy to a pipe has one root.
-        let ordered = targets.iter().any(leaves);
+        let ordered = targets.iter().any(is_pipe);
         let names: Vec<Vec<u8>> = targets.iter().map(|target| target.listed.clone()).collect();
         context.shutdown.set_landed(&names);
         if let Some(list) = &context.digests {
@@ -281,6 +280,12 @@ impl DestinationResolver<'_> {
             // What an interrupted copy has made of it is filled.
             let part = std::slice::from_ref(part);
             let landed = dest::resolve(&spec, part, same_machine, handles, &|_, _| false)?;
+            if let Some(pipe) = landed.iter().find(|target| is_pipe(target)) {
+                let message =
+                    "is a pipe; a part of SOURCE goes to a file, directory or device (--map)";
+                let path = pipe.landing.path();
+                return Err(Error::new(Kind::Refused, Side::Dest, message).at(path));
+            }
             targets.extend(landed.into_iter().map(|target| RootTarget {
                 // It is not below the destination.
                 listed: absolute(&target.landing.path()),
@@ -508,4 +513,8 @@ fn hash_of(roots: &[Root], maps: &[Mapping]) -> Hash {
     let places = maps.iter().map(|map| map.to.clone());
     let parts: Vec<Vec<u8>> = roots.iter().map(of_root).chain(places).collect();
     journal::hash(parts.iter().map(|part| &part[..]))
+}
+
+fn is_pipe(target: &RootTarget) -> bool {
+    matches!(target.landing, Landing::Exit(_))
 }

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
 use crate::support::disk::Mounted;
+use crate::support::loops::Loop;
 use crate::support::procs::until;
 use crate::support::*;
 
@@ -350,19 +352,28 @@ fn each_file_system_needs_room_for_its_own_parts(case: &Case) {
         .run()
         .exits(8)
         .says("small");
+    a_device_has_room_of_its_own(case, &tiny);
+}
+
+fn a_device_has_room_of_its_own(case: &Case, tiny: &Dir) {
+    let Some(disk) = Loop::new(&case.scratch, "disk", vec![0; 4 * MIB]) else {
+        return skip("loop devices");
+    };
+    let number = std::fs::metadata(&disk.path).expect("a device").rdev();
+    let mode = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, tiny.path("disk"), FileType::BlockDevice, mode, number).expect("make a node");
+    copying(case, &["-a"], &[("a", "tiny/disk")], "main4")
+        .run()
+        .succeeds();
+    assert!(disk.content().starts_with(&noise(1, 3 * MIB)));
 }
 
 fn mappings_that_cannot_work_are_refused(case: &Case) {
     cluster(case);
     let fifo = case.src.path("pg/fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR,
-        0,
-    )
-    .expect("make a FIFO");
+    for pipe in [fifo, case.dst.path("pipe")] {
+        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR, 0).expect("make a FIFO");
+    }
     case.dst.dir("there/below");
     for (code, maps, told) in [
         (
@@ -388,6 +399,11 @@ fn mappings_that_cannot_work_are_refused(case: &Case) {
             "needs separate places",
         ),
         (2, &[("base", "main")], "needs separate places"),
+        (
+            11,
+            &[("base/1/a", "pipe")],
+            "pipe: is a pipe; a part of SOURCE goes to a file, directory or device",
+        ),
         (2, &[("../pg", "x")], "not a possible path below SOURCE"),
         (
             8,
