@@ -284,7 +284,15 @@ impl EarlierEntry {
             }
             // Another process has replaced the earlier file.
             is_other.set(true);
-            unlinkat(&*to, name, AtFlags::empty())?;
+            let now = statat(
+                &*from,
+                self.slot.name.as_os_str(),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?;
+            // If they differ, a process has put another entry under the new name, which stays.
+            if same_file(&made, &now) {
+                unlinkat(&*to, name, AtFlags::empty())?;
+            }
             Err(Errno::STALE)
         };
         let made = match make(slot.name.as_os_str()) {

@@ -279,14 +279,15 @@ impl SnapshotStore {
         self.is_new
     }
 
-    /// False if the machine has stopped since an interrupted run: data of that run may be missing on
-    /// the disk although size and time of a file look right.
+    /// False if the machine has stopped since an interrupted run, or if a run failed in part
+    /// ([`doubt`](Self::doubt)): data of that run may be missing on the disk although size and time of
+    /// a file look right.
     pub fn is_certain(&self) -> bool {
         self.is_certain
     }
 
     /// Makes the snapshot under way a complete one: everything is written to the disk, then it gets
-    /// its name and its mark, then `latest` leads to it.
+    /// its name, then `latest` leads to it, and last it gets its mark.
     ///
     /// # Errors
     /// Of the file system. `latest` is then as it was, or leads to the new snapshot.
@@ -450,13 +451,15 @@ fn remove_hidden(container: &Arc<Dir>, rules: &Rules, is_ending: &dyn Fn() -> bo
 /// process, which would get other names again and again.
 ///
 /// # Errors
-/// If the directory cannot be read, or something cannot be removed.
+/// If the directory cannot be read, or something cannot be removed, also because the directory
+/// lists a name that does not exist in it, or the copy `is_ending`.
 pub fn remove_others(
     dir: &Arc<Dir>,
     stays: impl Fn(&[u8]) -> bool,
     rules: &Rules,
     is_ending: &dyn Fn() -> bool,
 ) -> Result<()> {
+    let mut before = Vec::new();
     loop {
         let mut others = Vec::new();
         let full = each_name(dir, |name| {
@@ -467,12 +470,19 @@ pub fn remove_others(
             others.len() < REMOVED_AT_ONCE
         });
         full.map_err(|cause| failed(dir, "cannot read the directory", cause))?;
-        if others.is_empty() {
+        let Some(first) = others.first() else {
             return Ok(());
+        };
+        // A damaged disk, or a remote one, may list what it does not have.
+        if others == before {
+            let path = dir.path().join(first);
+            let message = "cannot be removed: its directory lists it, but it does not exist";
+            return Err(Error::new(Kind::Write, Side::Dest, message).at(path));
         }
-        for name in others {
-            remove_tree(dir, &name, rules, is_ending)?;
+        for name in &others {
+            remove_tree(dir, name, rules, is_ending)?;
         }
+        before = others;
     }
 }
 
