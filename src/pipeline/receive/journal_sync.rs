@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -57,26 +58,32 @@ impl JournalSync {
         let mut before = 0;
         let buffers = pool.free();
         let mut synced = Instant::now();
-        while self.wait() {
-            let Some(journal) = journal.get() else {
-                continue;
-            };
-            let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
-            if now != before {
-                journal.touch();
-            }
-            before = now;
-            let is_behind = pool.free() * BEHIND < buffers;
-            if synced.elapsed() >= SYNC_INTERVAL && !is_behind && !self.has_failed() {
-                self.sync(|| {
-                    if let Err(cause) = sync(journal) {
-                        self.has_failed.store(true, Relaxed);
-                        write_back_failed(report, journal, cause);
+        thread::scope(|scope| {
+            while self.wait() {
+                let Some(journal) = journal.get() else {
+                    continue;
+                };
+                let now = heard.map_or(before + 1, |heard| heard.load(Relaxed));
+                if now != before {
+                    journal.touch();
+                }
+                before = now;
+                let is_behind = pool.free() * BEHIND < buffers;
+                if self.state.lock().is_syncing {
+                    synced = Instant::now();
+                } else if synced.elapsed() >= SYNC_INTERVAL
+                    && !is_behind
+                    && !self.has_failed()
+                    && self.begin()
+                {
+                    let sync = || self.sync(journal, report);
+                    // The journal is touched during the sync too, or the copy would seem dead.
+                    if thread::Builder::new().spawn_scoped(scope, sync).is_err() {
+                        self.sync(journal, report);
                     }
-                });
-                synced = Instant::now();
+                }
             }
-        }
+        });
     }
 
     /// True if a sync has reported that the disk lost data.
@@ -114,15 +121,18 @@ impl JournalSync {
         !state.is_over
     }
 
-    /// Runs `sync`, unless the copy is over.
-    fn sync(&self, sync: impl FnOnce()) {
+    /// Begins a sync. False if the copy is over.
+    fn begin(&self) -> bool {
         let mut state = self.state.lock();
-        if state.is_over {
-            return;
+        state.is_syncing = !state.is_over;
+        state.is_syncing
+    }
+
+    fn sync(&self, journal: &Journal, report: &Report) {
+        if let Err(cause) = sync(journal) {
+            self.has_failed.store(true, Relaxed);
+            write_back_failed(report, journal, cause);
         }
-        state.is_syncing = true;
-        drop(state);
-        sync();
         self.state.lock().is_syncing = false;
         self.changed.notify_all();
     }
