@@ -97,8 +97,7 @@ pub async fn copy(
     let mut end = None;
     let copied = tokio::select! {
         copied = this_end.copy(&mut server, &mut end, found) => copied,
-        // Until there is an end, nothing else would notice the end.
-        () = client.shutdown.wait(), if end.is_none() => Err(client.shutdown.error()),
+        () = client.shutdown.wait() => Err(client.shutdown.error()),
     };
     over(request, client, server, end, copied).await
 }
