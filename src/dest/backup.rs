@@ -37,11 +37,11 @@ use crate::dir::{Dir, is_reserved, may_leave};
 use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
-/// Most names of this copy that look like those of backups, in 2.5 MB; beyond this no backup is made
-/// beside its file. A hash table with one entry more would have twice the size.
+/// Most names of this copy that look like those of backups, in 5 MB; beyond this no backup is made
+/// beside its file.
 const TAKEN_MAX: usize = (1 << 18) / 8 * 7;
 
-/// Most backups of this copy that are noted, in 10 MB; beyond this no more are made beside their files.
+/// Most backups of this copy that are noted, in 20 MB; beyond this no more are made beside their files.
 /// Also the most files of earlier sessions that are noted, in 18 MB.
 const MADE_MAX: usize = (1 << 20) / 8 * 7;
 

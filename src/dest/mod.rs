@@ -7,7 +7,8 @@
 //!   the name of a source that the user typed.
 //! - A final name never refers to an incomplete file. The exceptions are a block device that the
 //!   user named and `--inplace`, which are written directly.
-//! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume.
+//! - An entry that fails leaves no temporary file, unless it is kept for a later run to resume,
+//!   or for the user (`--spool`).
 //!
 //! Other modules decide which bytes are missing, compute digests and order the entries. All calls
 //! block, so callers make them on threads; several threads may write one [`Partial`] at once. A

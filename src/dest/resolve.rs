@@ -4,7 +4,8 @@
 //! An existing directory takes sources under their own names. `x/` means a directory. Several
 //! sources need a directory. In every other case the source becomes the destination. The contents
 //! of a directory (`DIR/`, or with `--no-target-directory`) land directly in the destination. All
-//! of this is decided, and every refusal made, before the first byte. A directory made by an
+//! of this is decided before the first byte. Only an entry of another kind under a source's own
+//! name in DEST is refused later, when that source arrives. A directory made by an
 //! unfinished copy of the same source is treated as if it did not exist yet, so that the copy
 //! resumes in it.
 

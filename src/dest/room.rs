@@ -1,6 +1,7 @@
 //! Room for an entry where the destination has one of another kind, which no rename replaces
-//! (`--delete`): a directory in the place of anything else, or anything else in the place of a
-//! directory or of a special file.
+//! (`--delete`): a new directory where there is anything else; anything else where there is a
+//! directory; a file or a link where there is a special file; with `--inplace`, a file where there
+//! is a link.
 
 use rustix::fs::{FileType, Stat};
 

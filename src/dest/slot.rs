@@ -14,7 +14,8 @@ pub struct EntrySlot {
     pub dir: Arc<Dir>,
     pub name: Name,
     /// This copy made the directory, so no entry is expected under the name. This is only a hint
-    /// that saves a system call: an entry that exists all the same is handled as in any directory.
+    /// that saves a system call: an entry that another process has put there is replaced or refused
+    /// when the new one gets its name, and options such as `-u` do not look at it.
     pub fresh: bool,
     /// The path for messages, if it is not that of the name in `dir`: above all the path as typed,
     /// if the user named a block device here. The device is then written, and nothing replaces it.

@@ -22,10 +22,11 @@ use crate::manifest::{Entry, EntryKind, file_type};
 const FIRST_MODE: u32 = 0o600;
 
 /// Makes the special file `entry`, an [`EntryKind::Special`]. False if the same one exists and stays
-/// (`--no-clobber`), or if this user may not make it; that is counted, and no error.
+/// (`--no-clobber`, or the key may not change it), or if this user may not make it; that is counted,
+/// and no error.
 ///
 /// # Errors
-/// If an entry of another kind exists that is neither a file nor a link.
+/// If a directory exists there, or with `--no-clobber` anything that is not the same special file.
 pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<bool> {
     let EntryKind::Special(special) = entry.kind else {
         return Err(Error::breach(

@@ -32,7 +32,7 @@ pub enum Standing {
     Stays,
 }
 
-/// An existing file that has the source's size and time.
+/// An existing file that counts as unchanged, by its time or its content.
 #[derive(Debug)]
 pub struct UnchangedFile(Stat);
 

@@ -1,6 +1,6 @@
 //! The lock of a journal: one process writes at a time. A second one fails at once, unless the
 //! first has lost its client, or is an earlier server of the same command. Then it waits for the
-//! first to end, up to a limit, and kills it if it is that earlier server.
+//! first to end, up to a limit. An earlier server that does not end soon is killed.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -8,9 +8,9 @@
 //! its own, or inside a directory that the copy fills. The journal of a copy to a block device is
 //! in the user's state directory (`dest::device_journal`), that of a snapshot in
 //! `.fastcp-snapshots` (`dest::snapshots`). Every journal has mode 0600. The receiver makes it when
-//! the roots have landed and removes it when the copy is complete. If a symbolic link,
-//! another user's file or a file with several hard links has its name, the copy has no journal, and
-//! an interrupted copy starts again from the beginning.
+//! it has found the places of the roots, and removes it when the copy is complete. If a symbolic
+//! link, another user's file or a file with several hard links has its name, the copy has no
+//! journal, and an interrupted copy starts again from the beginning.
 //!
 //! # Format
 //!

@@ -23,7 +23,7 @@ const GROUP_BYTES: usize = 64 << 10;
 /// Groups of lines that were read and wait.
 const GROUPS_WAITING: usize = 4;
 
-/// A file that begins with so many other lines is no list.
+/// A file whose first lines, so many of them, are all invalid is no list.
 const BAD_LINES_MAX: u64 = 3;
 
 /// Clones share the lines.

@@ -266,7 +266,8 @@ impl Expanded {
 /// thread: a disk that hangs blocks neither this session nor another.
 ///
 /// # Errors
-/// If the copy ends before the lookup.
+/// `Kind::Usage` if the operands do not fit the options, or another host has one of the names;
+/// `Kind::Read` for a missing part (`--map`) or an unreadable list; the cause, if the copy ends.
 pub async fn expand(request: &Request, client: &ClientContext) -> Result<Expanded> {
     let (asked, told) = (request.clone(), client.clone());
     let looking = tokio::task::spawn_blocking(move || look_up(&asked, &told));

@@ -23,7 +23,8 @@ use crate::pipeline::send::scheduler::UNSETTLED_ENTRIES_MAX;
 /// Most ranges of entries that are accounted for: more than the sender's own limits allow.
 const SCATTERED_MAX: usize = 3 * UNSETTLED_ENTRIES_MAX as usize;
 
-/// Most big files that are open or resuming. The sender announces no more, and up to 256 in a message.
+/// Most big files that are open or resuming. The sender stops at `UNSETTLED_ENTRIES_MAX`, but
+/// finishes its message, of up to 256 entries.
 const FILES_MAX: usize = UNSETTLED_ENTRIES_MAX as usize + 256;
 
 /// The place for an entry.

@@ -9,7 +9,7 @@ use super::names::folded;
 use crate::dest::EntrySlot;
 use crate::manifest::EntryId;
 
-/// Names that are remembered, in all such directories, at 40 bytes each at most.
+/// Names that are remembered, in all such directories, at 60 bytes each at most.
 const NAMES_MAX: usize = 1 << 19;
 
 /// What a directory of the copy has to do with those of other sources.

@@ -19,7 +19,7 @@ use crate::threads;
 /// How long the destination's files are looked through. Those that were not seen by then are sent.
 const LOOK_MAX: Duration = Duration::from_secs(20);
 
-/// How long a file of any size waits for the end of the search, from its beginning.
+/// The least time that the search gets, from its own beginning, before a file stops waiting for it.
 const WAIT_MIN: Duration = Duration::from_millis(250);
 
 /// A file waits as long as it would take to send it at this rate, if that is longer.
@@ -114,7 +114,8 @@ impl MovedSearch {
     }
 }
 
-/// How long after its beginning a file of `size` bytes waits for a search that has taken `elapsed`.
+/// How long after the beginning of a search, which has taken `elapsed`, a file of `size` bytes stops
+/// waiting for it.
 fn patience(size: u64, elapsed: Duration) -> Duration {
     let worth = Duration::from_secs_f64(size as f64 / WAIT_BYTES_PER_S as f64);
     elapsed.saturating_add(worth).clamp(WAIT_MIN, LOOK_MAX)

@@ -17,8 +17,8 @@ use crate::wire::message::{DirectoryNames, entry_weight};
 /// About how many bytes of sums of names are kept.
 const SOURCE_NAMES_BYTES_MAX: usize = 8 << 20;
 
-/// The most open directories: those of the sender, whose messages have up to 256 entries, and those
-/// above one of them.
+/// The most open directories: as many as the sender has open, one message more (256), and the
+/// directories above the innermost one.
 const OPEN_MAX: usize = DIRECTORIES_MAX + 256 + DEPTH_MAX;
 
 /// The most bytes of their entries: as many as the sender's, as many for those above, and those of the

@@ -2,10 +2,10 @@
 //! resumed.
 //!
 //! If the source has another identity than recorded, or had just been written when it was recorded,
-//! the existing data is compared with the source chunk by chunk. Otherwise the receiver reports at once what exists, so that the missing chunks
-//! arrive without delay. It reads and verifies the existing data at the same time
-//! ([`verify`](super::verify)). A sender of an older version cannot be asked for more afterwards,
-//! so it gets the report only when everything was read.
+//! the existing data is compared with the source chunk by chunk. Otherwise the receiver reports at
+//! once what exists, so that the missing chunks arrive without delay. It reads and verifies the
+//! existing data at the same time ([`verify`](super::verify)). A sender of an older version cannot
+//! be asked for more afterwards, so it gets the report only when everything was read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub enum Asked {
     InPlace(Box<FinishedBefore>),
     /// In place, if reading it shows that it matches its record.
     Unread(Box<FinishedBefore>),
-    /// The existing file has the source's size and time.
+    /// The existing file counts as unchanged.
     Unchanged(Box<(IncomingFile, UnchangedFile)>),
     /// It is in place as a link to an earlier copy, or as a copy of one.
     Reused(Box<(IncomingFile, ExistingEntry)>),

@@ -121,7 +121,8 @@ impl RootTable {
         self.roots.get(next).is_some_and(|root| root.id < range.end)
     }
 
-    /// True if a root's contents go directly into this directory.
+    /// True unless this directory only holds the names of roots. Asked of the directory of the copy's
+    /// journal, and of a snapshot's.
     pub fn is_landing(&self, dir: &Dir) -> bool {
         let mut landings = self.targets.iter().map(|target| &target.landing);
         // A directory with a name may contain the journal if its parent allows no new file.

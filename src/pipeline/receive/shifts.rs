@@ -34,9 +34,9 @@ const INDEXED_PER_FOUND: u64 = 16;
 /// the piece is sent.
 const REST_MAX: usize = 8;
 
-/// The new version has one piece in so many bytes, or fewer pieces, and each is tried three times at
-/// most. More tries are ignored: a sender that tries pieces could find out what the existing bytes
-/// are.
+/// One try for so many bytes. An honest sender needs fewer: it tries each of its pieces of 256 KiB
+/// three times at most. More tries are ignored: a sender that tries pieces could find out what the
+/// existing bytes are.
 const BYTES_PER_TRY: u64 = 64 << 10;
 
 /// Tries of a small file.

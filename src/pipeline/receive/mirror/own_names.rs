@@ -159,7 +159,7 @@ impl OwnNamesReader {
             };
             match MirrorPlace::open(noted, root, pass) {
                 Ok(Some(place)) => return Some(Arc::new(place)),
-                // It is gone.
+                // Another one has taken its place.
                 Ok(None) => {}
                 Err(error) => pass.failed(report, &error),
             }

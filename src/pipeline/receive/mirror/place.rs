@@ -62,7 +62,11 @@ impl MirrorPlace {
         self.directory.dir()
     }
 
-    /// Opens a directory of the copy below the operand's, which is `root`. None if it is gone.
+    /// Opens a directory of the copy below the operand's, which is `root`. None if another directory
+    /// has taken its place.
+    ///
+    /// # Errors
+    /// If it, or one above it, is gone or cannot be opened.
     pub(super) fn open(
         noted: &NotedDirectory,
         root: &Arc<Dir>,
