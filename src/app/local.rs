@@ -8,6 +8,7 @@ use tokio::io::{DuplexStream, ReadHalf};
 
 use crate::algorithms::Suite;
 use crate::chunk::pack::TableForm;
+use crate::chunk::patch::PageHasher;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::news::News;
 use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
-use crate::seal::{Direction, Opener, Sealer, Secret};
+use crate::seal::{Direction, Opener, Sealer, Secret, page_secret};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::control_reader::ControlReader;
 use crate::session::converse::{RunningEnd, converse};
@@ -126,11 +127,14 @@ impl Both {
         let (here, there) = tokio::io::duplex(CONTROL_BUFFER);
         let (from_receiver, to_receiver) = ends(here);
         let (from_sender, to_sender) = ends(there);
+        // Suite "none" derives no key from it.
+        let secret = Secret::random();
         let context = |control: &Outgoing, news, progress, digests| Context {
             options: options.clone(),
             budget,
             chunk_size: CHUNK_SIZE,
             agreed: Agreement::local(options),
+            page_hasher: PageHasher::new(page_secret(&secret)),
             pool: Pool::new(budget.slots, CHUNK_SIZE),
             control: control.clone(),
             tell: client.tell(),
@@ -153,8 +157,6 @@ impl Both {
             pipe: client.shared.as_ref().and_then(SharedSource::named_pipe),
             count: totals.count(),
         };
-        // Suite "none" derives no key from the secret.
-        let secret = Secret::random();
         let sending = context(
             &to_receiver,
             client.news.clone(),

@@ -6,6 +6,7 @@ use super::budget::Budget;
 use super::digest_list::DigestList;
 use super::news::News;
 use super::shutdown::Shutdown;
+use crate::chunk::patch::PageHasher;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::Outgoing;
 use crate::error::Error;
@@ -22,6 +23,8 @@ pub struct Context {
     /// Bytes.
     pub chunk_size: usize,
     pub agreed: Agreement,
+    /// The same at both ends.
+    pub page_hasher: PageHasher,
     /// Buffers for chunks: the back-pressure of this end.
     pub pool: Pool,
     pub control: Outgoing,

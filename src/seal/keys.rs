@@ -11,6 +11,7 @@ use crate::algorithms::Suite;
 
 const AEAD_KEY: &str = "fastcp 2026 wire 1: key of sealed frames";
 const TAG_KEY: &str = "fastcp 2026 wire 1: key of tagged frames";
+const PAGE_SECRET: &str = "fastcp 2026 wire 1: secret of the digests of pages";
 
 /// 256 random bits that client and server share. The client draws them for each session and sends
 /// them to the server through ssh. They are never written, shown or used as a key directly.
@@ -106,6 +107,17 @@ fn hash(secret: &Secret, purpose: Purpose, bytes: &[u8]) -> blake3::Hash {
     let hash = blake3::keyed_hash(&key, bytes);
     key.zeroize();
     hash
+}
+
+/// The secret of the short digests of pages. It reveals nothing about any key, and is not wiped: it
+/// only keeps others from preparing two pages with one digest.
+pub fn page_secret<const LEN: usize>(secret: &Secret) -> [u8; LEN] {
+    let key = blake3::derive_key(PAGE_SECRET, &secret.0);
+    let mut bytes = [0; LEN];
+    blake3::Hasher::new_keyed(&key)
+        .finalize_xof()
+        .fill(&mut bytes);
+    bytes
 }
 
 /// The direction of a frame. Each direction has separate keys.

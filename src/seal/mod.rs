@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use aws_lc_rs::aead::{Aad, Nonce};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use keys::SealKey;
-pub use keys::{Direction, Purpose, Secret, mac, verify_mac};
+pub use keys::{Direction, Purpose, Secret, mac, page_secret, verify_mac};
 use parking_lot::RwLock;
 
 use crate::algorithms::{Suite, TAG_LEN};

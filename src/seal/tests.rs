@@ -200,6 +200,10 @@ fn derived_keys_are_those_of_wire_version_1() {
         blake3::Hash::from(opening).to_hex()[..16],
         *"7a9bf5fd7d24a264"
     );
+    assert_eq!(
+        blake3::hash(&page_secret::<192>(&secret)).to_hex()[..16],
+        *"0570b87810ae8f33"
+    );
 }
 
 #[test]

@@ -27,6 +27,7 @@ use super::file_names;
 use super::progress_relay::ProgressRelay;
 use crate::algorithms::Suite;
 use crate::chunk::Pool;
+use crate::chunk::patch::PageHasher;
 use crate::control::stdio::Stdio;
 use crate::control::{ControlError, HELLO_TIMEOUT, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side, reason_of};
@@ -38,7 +39,7 @@ use crate::pipeline::receive::destination::{Sessions, To};
 use crate::pipeline::send::SendTerms;
 use crate::pipeline::{Budget, Shutdown};
 use crate::progress::Progress;
-use crate::seal::{Direction, Opener, Sealer, Secret};
+use crate::seal::{Direction, Opener, Sealer, Secret, page_secret};
 use crate::session::control_reader::breach;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::heartbeat::{self, Heart, HeartPlace};
@@ -446,6 +447,7 @@ impl<'a> ServerCopy<'a> {
                 self.open.chunk_size,
                 &self.open.options,
             ),
+            page_hasher: PageHasher::new(page_secret(&self.keyring.secret)),
             pool: Pool::new(self.budget.slots, chunk_size),
             control: self.control.clone(),
             tell: tell(),

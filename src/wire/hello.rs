@@ -23,8 +23,9 @@ const SELECTS: &str = "selection-sides";
 /// earlier copies, and makes snapshots.
 const ARCHIVES: &str = "archive-snapshots";
 
-/// The feature of a sender that sends only the changed pages of a chunk.
-const PATCHES: &str = "patches";
+/// The feature of an end that compares pages by their keyed digests and, as a sender, sends only the
+/// changed pages of a chunk.
+const PATCHES: &str = "keyed-patches";
 
 /// The feature of a sender that offers pieces with their anchors, and of a receiver that finds them by
 /// these in other places of the existing file.
@@ -278,7 +279,8 @@ impl Hello {
         self.features.iter().any(|feature| feature == ARCHIVES)
     }
 
-    /// True if this end, as a sender, sends only the changed pages of a chunk on request.
+    /// True if this end compares pages by their keyed digests and, as a sender, sends only the changed
+    /// pages of a chunk on request.
     pub fn can_patch(&self) -> bool {
         self.features.iter().any(|feature| feature == PATCHES)
     }

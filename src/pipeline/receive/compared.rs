@@ -3,7 +3,7 @@
 
 use super::shifts::{Guess, PieceSource, Shifts, SoughtPiece};
 use crate::chunk::anchors::Anchor;
-use crate::chunk::patch::{PAGE, page_digests};
+use crate::chunk::patch::PAGE;
 use crate::chunk::{Buffer, Chunk, ChunkPlace, VerifiedChunk};
 use crate::dest::{Basis, IndexRoom, Partial};
 use crate::digest::Digest;
@@ -83,7 +83,7 @@ impl ComparedPiece<'_> {
                 buffer.set_len(self.len());
                 return match self.verified(buffer) {
                     Ok(verified) => self.write(&verified),
-                    Err(buffer) => Ok(self.differs_from(&buffer, sources)),
+                    Err(buffer) => Ok(self.differs_from(&buffer, sources, context)),
                 };
             }
         }
@@ -94,7 +94,8 @@ impl ComparedPiece<'_> {
             true => existing,
             false => existing / PAGE * PAGE,
         };
-        Ok(Comparison::Differs(page_digests(&buffer.data()[..told])))
+        let pages = context.page_hasher.digests(&buffer.data()[..told]);
+        Ok(Comparison::Differs(pages))
     }
 
     fn len(&self) -> usize {
@@ -159,7 +160,12 @@ impl ComparedPiece<'_> {
     }
 
     /// The answer for a piece of which some parts have moved.
-    fn differs_from(&self, buffer: &Buffer, sources: Vec<PieceSource>) -> Comparison {
+    fn differs_from(
+        &self,
+        buffer: &Buffer,
+        sources: Vec<PieceSource>,
+        context: &Context,
+    ) -> Comparison {
         // The digest of a short page is sent only if the sender knows the page.
         let told = match sources.last() {
             Some(last) if last.part.end == self.len() => self.len(),
@@ -169,7 +175,7 @@ impl ComparedPiece<'_> {
             true => told,
             false => 0,
         };
-        Comparison::Differs(page_digests(&buffer.data()[..told]))
+        Comparison::Differs(context.page_hasher.digests(&buffer.data()[..told]))
     }
 }
 

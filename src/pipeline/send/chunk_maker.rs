@@ -100,7 +100,8 @@ impl ChunkMaker {
         };
         let most = chunk.buffer.len() / 8 * PATCH_MAX_EIGHTHS;
         worker.patch.resize(most, 0);
-        let made = patch::make(chunk.buffer.data(), pages, &mut worker.patch);
+        let hasher = &self.context.page_hasher;
+        let made = patch::make(chunk.buffer.data(), pages, hasher, &mut worker.patch);
         if plan
             .offer()
             .tries_anchors(chunk.buffer.len(), made.map(|(_, new)| new))

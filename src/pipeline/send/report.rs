@@ -149,6 +149,7 @@ impl SendReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::patch::{PAGE_SECRET_LEN, PageHasher};
     use crate::chunk::{CHUNK_SIZE, Pool};
     use crate::control::Outgoing;
     use crate::pipeline::context::Agreement;
@@ -165,6 +166,7 @@ mod tests {
             budget: Budget::new(&options, Some(1), CHUNK_SIZE).expect("it fits"),
             chunk_size: CHUNK_SIZE,
             agreed: Agreement::local(&options),
+            page_hasher: PageHasher::new([0; PAGE_SECRET_LEN]),
             pool: Pool::new(1, CHUNK_SIZE),
             options,
             control,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::algorithms::Suite;
+use crate::chunk::patch::PageHasher;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::error::Result;
 use crate::outcome::Remembered;
@@ -12,7 +13,7 @@ use crate::pipeline::Budget;
 use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::receive::destination::Sessions;
 use crate::pipeline::send::{SendTerms, Sender};
-use crate::seal::{Direction, Opener, Sealer};
+use crate::seal::{Direction, Opener, Sealer, page_secret};
 use crate::session::context::{ClientContext, FarServer, SharedSource, TestEnds};
 use crate::session::converse::{RunningEnd, say};
 use crate::session::data_connections::{Connections, SendPace, receive_on, send_on};
@@ -73,8 +74,8 @@ impl Client<'_> {
         let Some(found) = found else {
             return Ok((self.pull(far, keyring, suite, streams), SendController::Far));
         };
-        let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
-        let sending = self.push(far, sealer, found, streams, pace.clone()).await?;
+        let sending = self.push(far, keyring, suite, found, streams, pace.clone());
+        let sending = sending.await?;
         let helm = match self.client.probe {
             Some(_) => SendController::Probe(sending.sender.clone()),
             None => SendController::Tuner(self.tune(&sending, &chooser.connection_set, far, pace)),
@@ -85,7 +86,8 @@ impl Client<'_> {
     async fn push(
         &self,
         far: FarServer<'_>,
-        sealer: Sealer,
+        keyring: &Keyring,
+        suite: Suite,
         sources: CountedSources,
         (connections, connection_set): (Connections, Arc<ConnectionSet>),
         pace: SendPace,
@@ -103,7 +105,8 @@ impl Client<'_> {
             ..self.terms(far)
         };
         let sources = found.sources(&self.request.options);
-        let end = SendingEnd::start(self.context(far), terms, sealer, sources);
+        let sealer = Sealer::new(&keyring.secret, Direction::ToServer, suite);
+        let end = SendingEnd::start(self.context(far, keyring), terms, sealer, sources);
         let (sender, frames) = (end.sender.clone(), end.frames.clone());
         tokio::spawn(send_on(
             sender,
@@ -137,7 +140,8 @@ impl Client<'_> {
         let destination = operands::destination(self.request, same_machine, sessions);
         let rules = operands::rules(self.request);
         let idle_time = connection_set.idle_time().clone();
-        let end = ReceivingEnd::start(self.context(far), opener, rules, destination, idle_time);
+        let context = self.context(far, keyring);
+        let end = ReceivingEnd::start(context, opener, rules, destination, idle_time);
         if self.request.options.follow_ms.is_some() {
             let control = far.control.downgrade();
             // Dropped if control is busy; the user can send the signal again.
@@ -198,13 +202,14 @@ impl Client<'_> {
         test.run(ends).await
     }
 
-    fn context(&self, far: FarServer<'_>) -> Context {
+    fn context(&self, far: FarServer<'_>, keyring: &Keyring) -> Context {
         let (own, options) = (self.client.hello(), &self.request.options);
         Context {
             options: options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
             agreed: Agreement::between(&own, far.hello, CHUNK_SIZE as u32, options),
+            page_hasher: PageHasher::new(page_secret(&keyring.secret)),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),
             tell: self.client.tell(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastcp::chunk::ChunkKind;
 use fastcp::chunk::anchors::{self, ANCHOR_LEN};
-use fastcp::chunk::patch::{PAGE, make, page_digests};
+use fastcp::chunk::patch::{PAGE, PAGE_SECRET_LEN, PageHasher, make};
 use fastcp::digest::of_range;
 use fastcp::manifest::{Entry, EntryKind};
 use fastcp::wire::frame::FrameHeader;
@@ -67,7 +67,11 @@ fn digest_and_patch(server: &mut FakeServer, chunk: usize, patch: &[u8]) {
         panic!("it differs");
     };
     assert_eq!(differing.chunk, place.chunk);
-    assert_eq!(differing.pages, page_digests(&old()[chunk * MIB..][..MIB]));
+    let existing = server
+        .keys
+        .page_hasher
+        .digests(&old()[chunk * MIB..][..MIB]);
+    assert_eq!(differing.pages, existing);
     place.kind = ChunkKind::Patch;
     let frame = server.keys.frame(place, digest, patch);
     server.send(1, &frame);
@@ -82,14 +86,20 @@ fn digest_and_patch(server: &mut FakeServer, chunk: usize, patch: &[u8]) {
 }
 
 fn right(chunk: usize) -> Vec<u8> {
-    let (old, new) = (old(), new());
-    let range = chunk * MIB..(chunk + 1) * MIB;
-    let mut patch = vec![0; MIB];
-    let pages = page_digests(&old[range.clone()]);
-    let (len, fresh) = make(&new[range], &pages, &mut patch).expect("it is short");
+    let (patch, fresh) = patch_of(&old()[chunk * MIB..][..MIB], &new()[chunk * MIB..][..MIB]);
     assert_eq!(fresh, PAGE);
-    patch.truncate(len);
     patch
+}
+
+/// The patch of a chunk for a receiver that says that it has the pages of `told`, and how many of its
+/// bytes are new. It is the same whatever the secret of the digests is.
+fn patch_of(told: &[u8], new: &[u8]) -> (Vec<u8>, usize) {
+    let hasher = PageHasher::new([7; PAGE_SECRET_LEN]);
+    let mut patch = vec![0; MIB];
+    let made = make(new, &hasher.digests(told), &hasher, &mut patch);
+    let (len, fresh) = made.expect("it is short");
+    patch.truncate(len);
+    (patch, fresh)
 }
 
 #[test]
@@ -100,8 +110,12 @@ fn whatever_a_patch_says_the_file_is_right() {
         bent[at] ^= 0x55;
         bent
     };
+    // As if the changed page had the digest of the existing one.
+    let (seems_same, fresh) = patch_of(&new()[MIB..], &new()[MIB..]);
+    assert_eq!(fresh, 0);
     let patches = [
         right.clone(),
+        seems_same,
         vec![0],
         vec![0xff; 5000],
         right[..right.len() - 1].to_vec(),
@@ -140,7 +154,7 @@ fn anchors_and_patch(server: &mut FakeServer, anchors: &[u8]) {
         panic!("it differs");
     };
     let mut patch = vec![0; MIB];
-    let frame = match make(data, &differing.pages, &mut patch) {
+    let frame = match make(data, &differing.pages, &server.keys.page_hasher, &mut patch) {
         Some((len, _)) => {
             place.kind = ChunkKind::Patch;
             server.keys.frame(place, digest, &patch[..len])
@@ -239,6 +253,15 @@ fn pushed(
     })
 }
 
+/// Both chunks, and so the file, are in place.
+fn all_placed() -> Ack {
+    Ack {
+        chunks: std::iter::once(span(0, 2)).collect(),
+        entries: std::iter::once(span(1, 2)).collect(),
+        failed: NumberRanges::default(),
+    }
+}
+
 #[test]
 fn pages_of_a_chunk_that_was_not_offered_end_the_copy() {
     let whole = vec![span(0, SIZE as u64)];
@@ -282,7 +305,7 @@ fn a_patch_is_sent_once_and_then_all_bytes() {
                     .all(|it| it.kind == ChunkKind::Digest && it.raw_len as usize == MIB)
             );
             let first = pieces[0].chunk;
-            let pages = page_digests(&old()[..MIB]);
+            let pages = server.keys.page_hasher.digests(&old()[..MIB]);
             let differs = Message::Differs(DifferingChunk {
                 chunk: first,
                 pages: pages.clone(),
@@ -299,12 +322,39 @@ fn a_patch_is_sent_once_and_then_all_bytes() {
             assert_eq!(next().kind, ChunkKind::Range);
             // Pages of a chunk that nothing is known of any more are ignored.
             server.say(Message::Differs(DifferingChunk { chunk: 999, pages }));
-            let ack = Ack {
-                chunks: std::iter::once(span(0, 2)).collect(),
-                entries: std::iter::once(span(1, 2)).collect(),
-                failed: NumberRanges::default(),
-            };
-            server.say(Message::Ack(ack));
+            server.say(Message::Ack(all_placed()));
+            let sent = |message: &Message| matches!(message, Message::AllSent(_));
+            server.control.hear_until(sent);
+            server.say(Message::Done(()));
+        });
+        done.succeeds();
+    });
+}
+
+/// The receiver says that it has every page, as if the changed one had the digest of its own. The
+/// chunk that it then makes is wrong, so that it refuses it.
+#[test]
+fn a_chunk_with_a_page_that_seems_unchanged_is_sent_whole_in_the_end() {
+    Case::run(Way::LocalPush, |case| {
+        case.src.file("big", new());
+        let compare = WantKind::Compare(vec![span(0, SIZE as u64)]);
+        let done = pushed(case, &compare, |server, frames| {
+            let mut pieces = [next(&frames), next(&frames)];
+            pieces.sort_by_key(|piece| piece.offset);
+            let first = pieces[0].chunk;
+            let pages = server.keys.page_hasher.digests(&new()[..MIB]);
+            server.say(Message::Differs(DifferingChunk {
+                chunk: first,
+                pages,
+            }));
+            let patch = next(&frames);
+            assert_eq!((patch.kind, patch.chunk), (ChunkKind::Patch, first));
+            assert!((patch.wire_len as usize) < 200, "no page: {patch:?}");
+            server.say(Message::Nack(vec![first]));
+            let whole = next(&frames);
+            assert_eq!((whole.kind, whole.chunk), (ChunkKind::Range, first));
+            assert_eq!(whole.raw_len as usize, MIB);
+            server.say(Message::Ack(all_placed()));
             let sent = |message: &Message| matches!(message, Message::AllSent(_));
             server.control.hear_until(sent);
             server.say(Message::Done(()));
@@ -328,12 +378,7 @@ fn a_refused_chunk_is_offered_with_its_anchors_once() {
                 let again = next(&frames);
                 assert_eq!((again.kind, again.chunk), (kind, first.chunk));
             }
-            let ack = Ack {
-                chunks: std::iter::once(span(0, 2)).collect(),
-                entries: std::iter::once(span(1, 2)).collect(),
-                failed: NumberRanges::default(),
-            };
-            server.say(Message::Ack(ack));
+            server.say(Message::Ack(all_placed()));
             let sent = |message: &Message| matches!(message, Message::AllSent(_));
             server.control.hear_until(sent);
             server.say(Message::Done(()));

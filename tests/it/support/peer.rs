@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use fastcp::algorithms::Suite;
 use fastcp::chunk::pack::{PackWriter, TableForm};
+use fastcp::chunk::patch::PageHasher;
 use fastcp::chunk::{Buffer, ChunkKind, ChunkPlace, EncodedChunk};
 use fastcp::digest::{self, Digest};
 use fastcp::manifest::{Entry, EntryId, EntryKind, Name, Root, Timestamp};
-use fastcp::seal::{Direction, Sealer, Secret};
+use fastcp::seal::{Direction, Sealer, Secret, page_secret};
 use fastcp::session::host;
 use fastcp::transport::connection::handshake::{DialRole, Keyring};
 use fastcp::transport::frames::SealedChunk;
@@ -233,6 +234,7 @@ pub(crate) fn span(start: u64, end: u64) -> ByteRange {
 pub(crate) struct Keys {
     pub sealer: Sealer,
     pub keyring: Arc<Keyring>,
+    pub page_hasher: PageHasher,
     pub chunk_size: usize,
     next_chunk: u64,
 }
@@ -249,6 +251,7 @@ impl Keys {
         };
         Keys {
             sealer: Sealer::new(&secret, direction, suite),
+            page_hasher: PageHasher::new(page_secret(&secret)),
             keyring: Arc::new(Keyring::new(secret, open.session, role)),
             chunk_size: open.chunk_size as usize,
             next_chunk: 0,
