@@ -702,11 +702,11 @@ impl Entries {
             self.journal.need();
         }
         self.journal.done(self.rules.keep.times, is_landing);
-        if let Some(list) = &self.context().digests {
-            if let Err(cause) = list.tell_rest() {
-                let error = list.error("some hard links are missing in the list", &cause);
-                self.context().report_fault(&error, 0, 0);
-            }
+        if let Some(list) = &self.context().digests
+            && let Err(cause) = list.tell_rest()
+        {
+            let error = list.error("some hard links are missing in the list", &cause);
+            self.context().report_fault(&error, 0, 0);
         }
         self.report.tell_not_kept(&self.rules.not_kept);
         if let Some(snapshot) = self.snapshot.get() {
