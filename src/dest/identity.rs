@@ -7,6 +7,7 @@
 
 use std::fs::File;
 
+use rustix::buffer::{SpareCapacity, spare_capacity};
 use rustix::fs::{
     Gid, Mode, Stat, Uid, XattrFlags, fchmod, fchown, fgetxattr, fremovexattr, fsetxattr, futimens,
     lgetxattr,
@@ -150,8 +151,8 @@ fn give_attribute(temporary: &Temporary, attribute: &str) -> Result<()> {
         slot.error(&what, cause)
     };
     let mut value = Vec::new();
-    let new = present(read(&mut value, |buffer| {
-        fgetxattr(&temporary.file, attribute, buffer)
+    let new = present(read(&mut value, |room| {
+        fgetxattr(&temporary.file, attribute, room)
     }))
     .map_err(failed)?
     .then(|| value.clone());
@@ -178,17 +179,16 @@ fn read_old(slot: &EntrySlot, attribute: &str, value: &mut Vec<u8>) -> rustix::i
         .map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
     let path =
         std::path::PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(&slot.name);
-    read(value, |buffer| lgetxattr(&path, attribute, buffer))
+    read(value, |room| lgetxattr(&path, attribute, room))
 }
 
 fn read(
     value: &mut Vec<u8>,
-    get: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>,
+    get: impl FnOnce(SpareCapacity<'_, u8>) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<()> {
-    value.resize(XATTR_MAX, 0);
-    let len = get(value)?;
-    value.truncate(len);
-    Ok(())
+    value.clear();
+    value.reserve(XATTR_MAX);
+    get(spare_capacity(value)).map(drop)
 }
 
 /// True if an attribute was read. A missing attribute is not an error, nor is a file system without
