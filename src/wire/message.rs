@@ -231,8 +231,7 @@ fn put<T: Serialize>(out: &mut Vec<u8>, number: u16, body: &T) {
     let start = out.len();
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&[0; 4]);
-    let with_body = postcard::to_extend(body, std::mem::take(out));
-    *out = with_body.expect("every length here is known, and a vector grows");
+    postcard::to_io(body, &mut *out).expect("every length here is known, and a vector grows");
     let len = (out.len() - start - HEADER_LEN) as u32;
     out[start + 2..start + HEADER_LEN].copy_from_slice(&len.to_le_bytes());
 }
