@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::byte_strings;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::EntryId;
 
@@ -20,6 +21,7 @@ pub struct Fault {
     /// The entry's parent. The other end may not know the entry itself.
     pub parent: EntryId,
     /// Empty if there is no path.
+    #[serde(with = "byte_strings")]
     pub path: Vec<u8>,
     /// At most [`TEXT_MAX`] characters.
     pub text: String,
