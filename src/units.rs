@@ -13,6 +13,9 @@ use std::time::Duration;
 /// assert_eq!(printable(b"a\tb\xff"), "a\\tb\\xff");
 /// ```
 pub fn printable(bytes: &[u8]) -> String {
+    if bytes.iter().all(|byte| is_plain(*byte) && *byte != b'\\') {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
     let mut out = String::with_capacity(bytes.len());
     for part in bytes.utf8_chunks() {
         for char in part.valid().chars() {
@@ -31,11 +34,19 @@ pub fn printable(bytes: &[u8]) -> String {
 /// As [`printable`], but leaves backslashes alone: for sentences that contain names which are
 /// escaped already.
 pub fn harmless(text: &str) -> String {
+    if text.bytes().all(is_plain) {
+        return text.to_owned();
+    }
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         push_harmless(&mut out, c);
     }
     out
+}
+
+/// Most names and sentences consist of such characters alone, and are then taken in one piece.
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~')
 }
 
 fn push_harmless(out: &mut String, c: char) {
