@@ -290,10 +290,10 @@ fn close(name: &str, command: &Command) -> Option<String> {
     let typed = name.strip_prefix("--")?;
     let most = if typed.len() < 8 { 1 } else { 2 };
     let visible = command.get_arguments().filter(|arg| !arg.is_hide_set());
-    let near = visible.filter_map(Arg::get_long).map(|long| {
-        let slips = strsim::osa_distance(typed, long);
-        (slips, long)
-    });
+    // Each slip changes one letter, of four bytes at most. Comparing a very long word takes long.
+    let alike = visible.filter_map(Arg::get_long);
+    let alike = alike.filter(|long| typed.len().abs_diff(long.len()) <= 4 * most);
+    let near = alike.map(|long| (strsim::osa_distance(typed, long), long));
     let (slips, long) = near.min()?;
     (slips <= most).then(|| format!("--{long}"))
 }
