@@ -24,8 +24,9 @@ ways! { here => without_a_host_this_machine_is_measured }
 /// Much longer than a probe should take, with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One worker and no strong codec, for tests that are not about codecs: those take all processors.
-const MODEST: [&str; 4] = ["--threads", "1", "--memory", "16Mi"];
+/// One worker, no strong codec and a link of 10 MB/s, for tests that are not about codecs and speeds:
+/// those take all processors.
+const MODEST: [&str; 6] = ["--threads", "1", "--memory", "16Mi", "-l", "80000"];
 
 /// The name in the first 14 columns of each row, and the rest of the row.
 fn rows(done: &done::Done) -> Vec<(String, String)> {
@@ -210,7 +211,7 @@ fn what_cannot_be_probed_fails_as_a_copy_would(case: &Case) {
 fn without_a_host_this_machine_is_measured(case: &Case) {
     let place = case.dst.0.display().to_string();
     let run = case.fastcp().args(["--probe", &place]).limit(LIMIT);
-    let done = run.args(["--threads", "1"]).run();
+    let done = run.args(["--threads", "1", "-l", "80000"]).run();
     done.succeeds();
     assert!(done.stderr.is_empty(), "{done}");
     let rows = rows(&done);
