@@ -334,7 +334,7 @@ fn a_source_that_lets_nothing_in_dials_the_destination() {
 
 #[test]
 fn where_neither_lets_the_other_in_data_passes_through_here() {
-    for wall in [Wall::Drop, Wall::Reject] {
+    at_once([Wall::Drop, Wall::Reject], |wall| {
         in_a_network(Ip::V4AndV6, |case, net| {
             net.open_only(At::Far, &["22"], wall);
             net.open_only(At::Near, &["22"], wall);
@@ -342,7 +342,7 @@ fn where_neither_lets_the_other_in_data_passes_through_here() {
             let done = case.copy(&["--route", "direct"], "a", "b");
             done.exits(3).says("no stream between near and far");
         });
-    }
+    });
 }
 
 #[test]
