@@ -20,32 +20,33 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
                 .copied()
                 .eq(text.chars())
         };
-        if rest("//") {
+        let first = chars[at];
+        if first.is_whitespace() {
+            at += 1;
+        } else if first == '/' && rest("//") {
             at = end_of(&chars, at, '\n');
-        } else if rest("/*") {
+        } else if first == '/' && rest("/*") {
             at += 2;
             while at < chars.len() && !(chars[at] == '/' && chars[at - 1] == '*') {
                 at += 1;
             }
             at += 1;
-        } else if chars[at] == '"' {
+        } else if first == '"' {
             at = end_of_string(&chars, at);
-        } else if rest("r\"") || rest("r#") || rest("br\"") || rest("br#") {
+        } else if matches!(first, 'b' | 'r') && ["r\"", "r#", "br\"", "br#"].into_iter().any(rest) {
             at = end_of_raw(&chars, at);
-        } else if chars[at] == '\'' {
+        } else if first == '\'' {
             at = end_of_char(&chars, at);
-        } else if chars[at].is_alphanumeric() || chars[at] == '_' {
+        } else if first.is_alphanumeric() || first == '_' {
             while at < chars.len() && (chars[at].is_alphanumeric() || chars[at] == '_') {
                 at += 1;
             }
             let text = chars[start..at].iter().collect();
             tokens.push(Token { text, line });
         } else {
-            at += if rest("::") { 2 } else { 1 };
-            if !chars[start].is_whitespace() {
-                let text = chars[start..at].iter().collect();
-                tokens.push(Token { text, line });
-            }
+            at += if first == ':' && rest("::") { 2 } else { 1 };
+            let text = chars[start..at].iter().collect();
+            tokens.push(Token { text, line });
         }
         at = at.min(chars.len());
         line += chars[start..at].iter().filter(|c| **c == '\n').count();
