@@ -98,6 +98,8 @@ struct Packet {
 /// An acknowledgement on its way back, or the notice that the queue dropped the packet.
 struct Feedback {
     due: f64,
+    /// Neither this one nor a later one is due before.
+    soonest: f64,
     packet: Packet,
     is_lost: bool,
 }
@@ -317,12 +319,12 @@ impl SharedRun<'_> {
         };
         let room = (world.queue_s * world.link).max(FIRST_WINDOW);
         if self.queued + bytes > room {
-            let due = now + world.rtt + self.queued / world.link;
-            let is_lost = true;
+            let soonest = now + world.rtt;
             self.answers.push_back(Feedback {
-                due,
+                due: soonest + self.queued / world.link,
+                soonest,
                 packet,
-                is_lost,
+                is_lost: true,
             });
             return false;
         }
@@ -343,8 +345,10 @@ impl SharedRun<'_> {
             self.idle -= packet.bytes;
             self.queued -= packet.bytes;
             let jitter = self.world.jitter_s * self.chance().powi(3);
+            let soonest = now + self.world.rtt;
             self.answers.push_back(Feedback {
-                due: now + self.world.rtt + jitter,
+                due: soonest + jitter,
+                soonest,
                 packet,
                 is_lost: false,
             });
@@ -358,8 +362,9 @@ impl SharedRun<'_> {
         // Jitter lets some answers overtake others.
         let all_later = now + self.world.jitter_s + self.world.queue_s.min(0.05);
         let mut nth = 0;
-        while nth < self.answers.len() {
-            let answer = &self.answers[nth];
+        while let Some(answer) = self.answers.get(nth)
+            && answer.soonest <= now
+        {
             if answer.due > now {
                 nth += 1;
                 if answer.due > all_later {
