@@ -1,5 +1,6 @@
 //! The most recent samples, and the rates between any two of them.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -58,6 +59,9 @@ pub(super) struct Rates {
 #[derive(Default)]
 pub(super) struct SampleWindow {
     samples: VecDeque<(Duration, Sample)>,
+    /// The rates that [`SampleWindow::last`] returned since the last sample, by span: one decision asks
+    /// for the same ones again and again.
+    lasts: RefCell<Vec<(Duration, Option<Rates>)>>,
 }
 
 impl SampleWindow {
@@ -72,24 +76,33 @@ impl SampleWindow {
             self.samples.pop_front();
         }
         self.samples.push_back((now, *sample));
+        self.lasts.get_mut().clear();
         true
     }
 
-    /// The last `span`, or slightly more; None if the samples do not cover it yet.
+    /// The last `span`, or slightly more; None if the samples do not cover it yet. `workers` are always
+    /// the same.
     pub(super) fn last(&self, span: Duration, workers: Workers) -> Option<Rates> {
+        let known = self.lasts.borrow().iter().find(|it| it.0 == span).copied();
+        if let Some((_, rates)) = known {
+            return rates;
+        }
+        let rates = self.compute_last(span, workers);
+        self.lasts.borrow_mut().push((span, rates));
+        rates
+    }
+
+    fn compute_last(&self, span: Duration, workers: Workers) -> Option<Rates> {
         let (now, sample) = self.samples.back()?;
         // The first sample covers the time since the start.
         if now.saturating_sub(span) == Duration::ZERO {
             return (*now >= span).then(|| between(*now, &Sample::default(), sample, workers));
         }
-        let (then, before) = self
-            .samples
-            .iter()
-            .rev()
-            .find(|(at, _)| *at + span <= *now)?;
-        let mut before = *before;
-        before.far = self.far_before(span.max(FAR_LEAST));
-        Some(between(*now - *then, &before, sample, workers))
+        let most = now.checked_sub(span)?;
+        let mut samples = self.samples.iter().rev();
+        let (then, before) = samples.find(|(at, _)| *at <= most)?;
+        let far = self.far_before(span.max(FAR_LEAST));
+        Some(between_with(*now - *then, before, &far, sample, workers))
     }
 
     /// From the first sample after `then` to the last one; None if they are one sample.
@@ -114,15 +127,20 @@ impl SampleWindow {
     /// The receiver's counters from `span` before its newest ones, else its first counters: the
     /// time before it had any work does not count.
     fn far_before(&self, span: Duration) -> ReceiverSample {
-        let newest = self.newest().far.elapsed;
-        let fars = || self.samples.iter().map(|(_, sample)| sample.far);
-        let first = fars().find(|far| !far.elapsed.is_zero() && far.elapsed < newest);
-        fars()
-            .rev()
-            .find(|far| far.elapsed.saturating_add(span) <= newest)
-            .filter(|far| !far.elapsed.is_zero())
-            .or(first)
-            .unwrap_or_default()
+        let elapsed = |(_, sample): &(Duration, Sample)| sample.far.elapsed;
+        let newest = self.samples.back().map_or(Duration::ZERO, elapsed);
+        let first = || {
+            let mut samples = self.samples.iter();
+            samples.find(|it| !elapsed(it).is_zero() && elapsed(it) < newest)
+        };
+        let before = newest.checked_sub(span).and_then(|most| {
+            let mut samples = self.samples.iter().rev();
+            samples.find(|it| elapsed(it) <= most)
+        });
+        before
+            .filter(|it| !elapsed(it).is_zero())
+            .or_else(first)
+            .map_or_else(ReceiverSample::default, |(_, sample)| sample.far)
     }
 
     /// From the start to the last sample.
@@ -173,6 +191,17 @@ impl SampleWindow {
 
 /// The rates in `span`, between two samples.
 pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: Workers) -> Rates {
+    between_with(span, before, &before.far, after, workers)
+}
+
+/// The same, with these counters of the receiver for those of the first sample.
+fn between_with(
+    span: Duration,
+    before: &Sample,
+    far_before: &ReceiverSample,
+    after: &Sample,
+    workers: Workers,
+) -> Rates {
     let seconds = span.as_secs_f64().max(1e-3);
     let per_s = |get: fn(&Sample) -> u64| get(after).saturating_sub(get(before)) as f64 / seconds;
     let share = |get: fn(&Sample) -> Duration| {
@@ -182,10 +211,14 @@ pub(super) fn between(span: Duration, before: &Sample, after: &Sample, workers: 
         let busy = get(after).saturating_sub(get(before)).as_secs_f64();
         (busy / seconds / workers.here).min(1.0)
     };
-    let far_seconds = (after.far.elapsed.saturating_sub(before.far.elapsed)).as_secs_f64();
+    let far_seconds = after
+        .far
+        .elapsed
+        .saturating_sub(far_before.elapsed)
+        .as_secs_f64();
     let far = |get: fn(&ReceiverSample) -> Duration, of: f64| {
         let busy = get(&after.far)
-            .saturating_sub(get(&before.far))
+            .saturating_sub(get(far_before))
             .as_secs_f64();
         if far_seconds > 0.0 {
             (busy / far_seconds / of).min(1.0)
