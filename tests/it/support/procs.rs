@@ -1,6 +1,8 @@
 //! Processes of a test, found in /proc by a mark in their environment.
 
-use std::fs;
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,18 +24,30 @@ pub(crate) struct Process {
     dir: PathBuf,
 }
 
-/// Every process with this mark except this one.
+/// Every process with this mark except this one. Tests ask again and again while many processes
+/// run, so it reads no more than it must of those without the mark.
 pub(crate) fn marked(mark: &str) -> Vec<Process> {
     let wanted = format!("{MARK}={mark}");
-    all()
-        .filter(|process| {
-            fs::read(process.dir.join("environ")).is_ok_and(|environ| {
-                environ
-                    .split(|byte| *byte == 0)
-                    .any(|variable| variable == wanted.as_bytes())
-            })
+    // The variables of the tests' own processes take less.
+    let mut environ = vec![0; 64 << 10];
+    dirs()
+        .filter(|(_, dir)| {
+            let read = File::open(dir.join("environ")).and_then(|mut it| it.read(&mut environ));
+            read.is_ok_and(|len| has_variable(&environ[..len], wanted.as_bytes()))
         })
+        .filter_map(|(pid, dir)| Process::at(pid, dir))
         .collect()
+}
+
+fn has_variable(environ: &[u8], wanted: &[u8]) -> bool {
+    let mut rest = environ;
+    while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
+        if variable.to_bytes() == wanted {
+            return true;
+        }
+        rest = &rest[variable.count_bytes() + 1..];
+    }
+    false
 }
 
 /// The marked processes that are servers.
@@ -95,23 +109,33 @@ pub(crate) fn ended_within(pid: Pid, limit: Duration) -> bool {
 }
 
 fn all() -> impl Iterator<Item = Process> {
+    dirs().filter_map(|(pid, dir)| Process::at(pid, dir))
+}
+
+/// Every process except this one, with its directory.
+fn dirs() -> impl Iterator<Item = (Pid, PathBuf)> {
     let me = rustix::process::getpid();
     fs::read_dir("/proc")
         .expect("/proc is mounted")
         .filter_map(|entry| {
-            let dir = entry.ok()?.path();
-            let pid = dir.file_name()?.to_str()?.parse().ok()?;
-            let line = fs::read(dir.join("cmdline")).ok()?;
-            Some(Process {
-                pid: Pid::from_raw(pid)?,
-                line: String::from_utf8_lossy(&line).replace('\0', " "),
-                dir,
-            })
+            let entry = entry.ok()?;
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            Some((pid, entry.path()))
         })
-        .filter(move |process| process.pid != me)
+        .filter(move |(pid, _)| *pid != me)
 }
 
 impl Process {
+    /// None if it has gone.
+    fn at(pid: Pid, dir: PathBuf) -> Option<Process> {
+        let line = fs::read(dir.join("cmdline")).ok()?;
+        Some(Process {
+            pid,
+            line: String::from_utf8_lossy(&line).replace('\0', " "),
+            dir,
+        })
+    }
+
     /// Waits at most `limit` for it to end; false if it is still running then.
     pub(crate) fn ends_within(&self, limit: Duration) -> bool {
         let Ok(fd) = pidfd_open(self.pid, PidfdFlags::empty()) else {
@@ -366,15 +390,20 @@ impl TcpState {
 /// Short enough to catch a copy in progress; a shorter pause would keep a processor busy.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
+/// A question that takes long is asked less often, so that it takes a quarter of a processor at most.
+const ASK_AGAIN_MAX: Duration = Duration::from_millis(50);
+
 /// Asks until there is an answer; panics with `what` when there is none within a minute.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
+        let asked = Instant::now();
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "gave up waiting until {what}");
-        std::thread::park_timeout(ASK_AGAIN);
+        let now = Instant::now();
+        assert!(now < deadline, "gave up waiting until {what}");
+        std::thread::park_timeout((3 * (now - asked)).clamp(ASK_AGAIN, ASK_AGAIN_MAX));
     }
 }
