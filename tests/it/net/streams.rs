@@ -40,17 +40,10 @@ ways! { local_push =>
 
 fn every_codec_gives_the_bytes_back(case: &Case) {
     let tree = case.src.dir("tree");
-    tree.file("noise", noise(1, 3 * MIB + 1));
-    tree.file("prose", prose(2, 3 * MIB + 1));
-    let mixed: Vec<u8> = (0..6)
-        .flat_map(|n| {
-            if n % 2 == 0 {
-                noise(n, MIB / 2)
-            } else {
-                prose(n, MIB)
-            }
-        })
-        .collect();
+    tree.file("noise", noise(1, MIB + 1));
+    tree.file("prose", prose(2, 2 * MIB + 1));
+    // Chunks of which a part shrinks.
+    let mixed = [noise(3, MIB / 4), prose(4, MIB), noise(5, MIB / 4)].concat();
     tree.file("mixed", mixed);
     tree.file("small", "small");
     for codec in [
