@@ -61,9 +61,9 @@ fn what_does_not_shrink_goes_as_it_is_although_the_link_is_slow(case: &Case) {
 }
 
 fn what_shrinks_goes_by_lzma_where_the_link_is_slow(case: &Case) {
-    let digits = noise(1, MIB).into_iter();
-    let digits = digits.flat_map(|byte| format!("{byte:02x}").into_bytes());
-    case.src.file("a", digits.collect::<Vec<u8>>());
+    let hex = |byte: u8| [byte / 16, byte % 16].map(|it| b"0123456789abcdef"[usize::from(it)]);
+    case.src
+        .file("a", tree::spelled(&noise(1, MIB), hex, 2 * MIB));
     one_copy_of_few(case, &["-l", "1600", "--json"], ("a", "a"), |done| {
         told(done)["chunks"]["lzma"].as_f64() >= Some(1.0)
     });
@@ -279,17 +279,13 @@ fn the_verdict_names_a_processor_that_was_given_too_much(case: &Case) {
 /// Recurring words, but so far apart that only a thorough search finds them. zstd 1 leaves less
 /// than half, zstd 3 and 9 about a quarter.
 fn words(len: usize) -> Vec<u8> {
-    let pool = noise(7, 16_000 * 12);
+    let letters = |byte: u8| [b'a' + byte % 16, b'a' + byte / 16];
+    let pool = tree::spelled(&noise(7, 16_000 * 12), letters, 16_000 * 24);
     let picks = noise(8, len / 6 + 4);
     let mut bytes = Vec::with_capacity(len + 24);
     for pick in picks.chunks_exact(4) {
         let word = usize::from(pick[0]) << 8 | usize::from(pick[1]);
-        let letters = &pool[word % 16_000 * 12..][..12];
-        bytes.extend(
-            letters
-                .iter()
-                .flat_map(|it| [b'a' + it % 16, b'a' + it / 16]),
-        );
+        bytes.extend_from_slice(&pool[word % 16_000 * 24..][..24]);
     }
     bytes.truncate(len);
     bytes

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, DirEntry, File, Metadata, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -31,17 +31,18 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 /// Bytes that every codec shrinks to a small part: lines that differ in their numbers.
 pub(crate) fn prose(seed: u64, len: usize) -> Vec<u8> {
+    const WORDS: &str = " the same words as in every other line\n";
     let mut bytes = Vec::with_capacity(len + 80);
-    let line = |number: u64| format!("{number:08} the same words as in every other line\n");
+    let line = |number: u64| format!("{number:08}{WORDS}").into_bytes();
     let mut number = seed;
-    let mut next = line(number).into_bytes();
+    let mut next = line(number);
     while bytes.len() < len {
         bytes.extend_from_slice(&next);
         number += 1;
-        // Almost always another last digit: to format a whole line takes much longer.
-        let last = next.iter().position(|byte| *byte == b' ').expect("words") - 1;
+        // Almost always another last digit. To format a whole line takes much longer.
+        let last = next.len() - WORDS.len() - 1;
         match next[last] {
-            b'9' => next = line(number).into_bytes(),
+            b'9' => next = line(number),
             _ => next[last] += 1,
         }
     }
@@ -51,9 +52,24 @@ pub(crate) fn prose(seed: u64, len: usize) -> Vec<u8> {
 
 /// Random zeros and ones as text, which codecs shrink to slightly more than an eighth.
 pub(crate) fn digits(seed: u64, len: usize) -> Vec<u8> {
-    let bits = |byte: u8| (0..8).map(move |bit| b'0' + (byte >> bit & 1));
-    let random = noise(seed, len.div_ceil(8)).into_iter();
-    random.flat_map(bits).take(len).collect()
+    let of = |byte: u8| std::array::from_fn(|bit| b'0' + (byte >> bit & 1));
+    spelled::<8>(&noise(seed, len.div_ceil(8)), of, len)
+}
+
+/// The first `len` bytes of a text that has N letters for each byte. An unoptimised build takes long for
+/// each letter, so it finds them once for each value of a byte.
+pub(crate) fn spelled<const N: usize>(
+    bytes: &[u8],
+    letters: impl Fn(u8) -> [u8; N],
+    len: usize,
+) -> Vec<u8> {
+    let letters: Vec<_> = (0..=u8::MAX).map(letters).collect();
+    let mut text = Vec::with_capacity(N * bytes.len());
+    for byte in bytes {
+        text.extend_from_slice(&letters[usize::from(*byte)]);
+    }
+    text.truncate(len);
+    text
 }
 
 /// A directory that a test fills. Every method makes missing parents.
@@ -351,7 +367,7 @@ impl Tree {
         root: impl AsRef<Path>,
         digest: &mut dyn FnMut(&Path, &Metadata) -> Option<blake3::Hash>,
     ) -> Tree {
-        let mut nodes = BTreeMap::new();
+        let mut nodes = Vec::new();
         let mut stack = vec![PathBuf::new()];
         let root = root.as_ref();
         while let Some(rel) = stack.pop() {
@@ -369,13 +385,17 @@ impl Tree {
             if meta.is_dir()
                 && let Ok(entries) = fs::read_dir(&path)
             {
-                for entry in entries {
-                    stack.push(rel.join(entry.expect("read an entry").file_name()));
-                }
+                let name =
+                    |entry: std::io::Result<DirEntry>| entry.expect("read an entry").file_name();
+                let mut names: Vec<_> = entries.map(name).collect();
+                // In the order of the map, which then need not compare whole paths again and again.
+                names.sort_by(|one, other| other.cmp(one));
+                stack.extend(names.iter().map(|name| rel.join(name)));
             }
-            nodes.insert(rel, Node::read(&path, &meta, digest));
+            let node = Node::read(&path, &meta, digest);
+            nodes.push((rel, node));
         }
-        Tree(nodes)
+        Tree(nodes.into_iter().collect())
     }
 
     /// One line for each difference.
