@@ -413,7 +413,7 @@ fn what_a_copy_would_refuse_fails_in_a_dry_run(case: &Case) {
         let run = case.fastcp().args(["-n", action]).arg(case.dst(""));
         run.run()
             .exits(2)
-            .says(&format!("leave them out with {action}"));
+            .says(&format!("{action} copies nothing: leave out -n"));
     }
     let stdout = case.fastcp().args(["--itemize-changes"]);
     let stdout = stdout.arg(case.src.path("tree/fine")).arg("-");
