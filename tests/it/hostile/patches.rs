@@ -253,6 +253,14 @@ fn pushed(
     })
 }
 
+/// Tells the sender that the file is in place, and that the copy is complete.
+fn everything_arrived(server: &mut FakeServer) {
+    server.say(Message::Ack(all_placed()));
+    let sent = |message: &Message| matches!(message, Message::AllSent(_));
+    server.control.hear_until(sent);
+    server.say(Message::Done(()));
+}
+
 /// Both chunks, and so the file, are in place.
 fn all_placed() -> Ack {
     Ack {
@@ -322,10 +330,7 @@ fn a_patch_is_sent_once_and_then_all_bytes() {
             assert_eq!(next().kind, ChunkKind::Range);
             // Pages of a chunk that nothing is known of any more are ignored.
             server.say(Message::Differs(DifferingChunk { chunk: 999, pages }));
-            server.say(Message::Ack(all_placed()));
-            let sent = |message: &Message| matches!(message, Message::AllSent(_));
-            server.control.hear_until(sent);
-            server.say(Message::Done(()));
+            everything_arrived(server);
         });
         done.succeeds();
     });
@@ -354,10 +359,7 @@ fn a_chunk_with_a_page_that_seems_unchanged_is_sent_whole_in_the_end() {
             let whole = next(&frames);
             assert_eq!((whole.kind, whole.chunk), (ChunkKind::Range, first));
             assert_eq!(whole.raw_len as usize, MIB);
-            server.say(Message::Ack(all_placed()));
-            let sent = |message: &Message| matches!(message, Message::AllSent(_));
-            server.control.hear_until(sent);
-            server.say(Message::Done(()));
+            everything_arrived(server);
         });
         done.succeeds();
     });
@@ -378,10 +380,7 @@ fn a_refused_chunk_is_offered_with_its_anchors_once() {
                 let again = next(&frames);
                 assert_eq!((again.kind, again.chunk), (kind, first.chunk));
             }
-            server.say(Message::Ack(all_placed()));
-            let sent = |message: &Message| matches!(message, Message::AllSent(_));
-            server.control.hear_until(sent);
-            server.say(Message::Done(()));
+            everything_arrived(server);
         });
         done.succeeds();
     });
