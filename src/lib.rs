@@ -9,7 +9,7 @@
 //!
 //! First the sender announces the file, and the receiver asks for its content:
 //!
-//! | # | file | what it does |
+//! | # | module | what it does |
 //! |---|---|---|
 //! | 1 | [`source::walk`] | [`Walk`](source::walk::Walk) finds the next entry below the operands |
 //! | 2 | [`pipeline::send::walk`] | `entry` decides how to send it, `big_file` announces it |
@@ -40,7 +40,7 @@
 //!
 //! A worker chooses the next chunk of the file:
 //!
-//! | # | file | what it does | gives |
+//! | # | module | what it does | gives |
 //! |---|---|---|---|
 //! | 25 | [`pipeline::send`] | [`Sender::work`](pipeline::send::Sender::work) asks for a plan; [`frame_for`](pipeline::send::Sender::frame_for) takes a buffer of the [pool](chunk::Pool) and does rows 30 to 38, [`push`](pipeline::send::Sender::push) rows 39 and 40 | `Buffer` |
 //! | 26 | [`pipeline::send::scheduler`] | [`Scheduler::next`](pipeline::send::scheduler::Scheduler::next): retransmissions first | `NextTask` |
@@ -50,7 +50,7 @@
 //!
 //! The chunk's way from the read to the rename:
 //!
-//! | # | file | what it does | gives |
+//! | # | module | what it does | gives |
 //! |---|---|---|---|
 //! | 30 | [`pipeline::send::chunk_maker`] | [`chunk_for`](pipeline::send::chunk_maker::ChunkMaker::chunk_for) does rows 31 to 35 | |
 //! | 31 | [`pipeline::send::read`] | [`read_piece`](pipeline::send::read::SendReader::read_piece): rows 32 and 33 | |
@@ -88,7 +88,7 @@
 //!
 //! The acknowledgement goes back, and at the end of the file the sender says so:
 //!
-//! | # | file | what it does |
+//! | # | module | what it does |
 //! |---|---|---|
 //! | 62 | [`pipeline::receive::acks`] | [`Acks::run`](pipeline::receive::acks::Acks::run), a task, sends `Ack` (rows 8 to 13) |
 //! | 63 | [`pipeline::send::control`] | [`acknowledged`](pipeline::send::control::SendControl::acknowledged) |

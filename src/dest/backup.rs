@@ -51,9 +51,10 @@ pub(super) const ABOVE_MAX: usize = 1024;
 const IS_BACKUP_DIRECTORY: &str = "is the backup directory of this copy: exclude it at the source, or \
                                    choose another --backup-dir";
 
-const NO_PLACE: &str = "is neither replaced nor deleted, since fastcp cannot make its backup: --backup-dir needs the path from \
-                        the destination to the entry's directory, and fastcp cannot find it; write \
-                        -b instead, which keeps backups beside their files";
+const NO_PLACE: &str = "is neither replaced nor deleted, since fastcp cannot make its backup: \
+                        --backup-dir needs the path from the destination to the entry's directory, \
+                        and fastcp cannot find it; write -b instead, which keeps backups beside \
+                        their files";
 
 /// The mode of a directory below the backup directory, until it gets that of its model.
 const FIRST_MODE: u32 = 0o700;
@@ -279,8 +280,8 @@ impl Backups {
             name.extend_from_slice(&self.place.suffix);
             let backup = Name::try_from(name.clone()).map_err(|_| {
                 let message = format!(
-                    "is neither replaced nor deleted: the name of its backup would have more than {NAME_MAX} bytes; choose a \
-                     shorter --suffix, or --backup-dir"
+                    "is neither replaced nor deleted: the name of its backup would have more than \
+                     {NAME_MAX} bytes; choose a shorter --suffix, or --backup-dir"
                 );
                 Error::new(Kind::Write, Side::Dest, message).at(slot.path())
             })?;
@@ -312,8 +313,8 @@ impl Backups {
         let mut state = self.state.lock();
         if state.taken.len() > TAKEN_MAX || state.made.len() > MADE_MAX {
             return Err(slot.refused(
-                "is neither replaced nor deleted, since fastcp cannot make its backup: too many files of this copy have the \
-                 suffix; choose another --suffix, or --backup-dir",
+                "is neither replaced nor deleted, since fastcp cannot make its backup: too many \
+                 files of this copy have the suffix; choose another --suffix, or --backup-dir",
             ));
         }
         if state.taken.contains(&key) || !state.made.insert(key) {
@@ -436,10 +437,15 @@ impl KeptOld<'_> {
             move_back(&self.backup, self.slot).map_err(|cause| {
                 let path = crate::units::printable(self.backup.path().as_os_str().as_bytes());
                 let reason = reason_of(&cause.into());
-                Error::new(Kind::Write, Side::Dest, format!(
-                    "is not replaced, and its old version is now {path}, since fastcp cannot rename it \
-                     back: {reason}; rename it by hand"
-                )).at(self.slot.path())
+                Error::new(
+                    Kind::Write,
+                    Side::Dest,
+                    format!(
+                        "is not replaced, and its old version is now {path}, since fastcp cannot \
+                         rename it back: {reason}; rename it by hand"
+                    ),
+                )
+                .at(self.slot.path())
             })?;
         }
         let is_there = matches!(self.slot.stat(), Ok(Some(_)));

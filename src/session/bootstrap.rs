@@ -184,9 +184,9 @@ impl Bootstrap<'_> {
         let program = found.ok_or_else(|| {
             let target = program::target_of(machine);
             self.refusal(format!(
-                "no compatible fastcp on its PATH, and none here for its processor ({shown}): build one (cargo \
-                 build --release --target {target}) and put it at {} on this machine, or install \
-                 it on {name}",
+                "no compatible fastcp on its PATH, and none here for its processor ({shown}): \
+                 build one (cargo build --release --target {target}) and put it at {} on this \
+                 machine, or install it on {name}",
                 program::wanted_path(machine),
             ))
         })?;

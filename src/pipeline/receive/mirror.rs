@@ -189,8 +189,8 @@ impl Mirroring {
         let mut noted = self.noted.lock();
         // As when a disk is not mounted.
         if names.is_named && names.sums == [0] && !self.is_free() {
-            let message = "the source of this directory is empty, or all of it is left out (is the source's disk mounted?), \
-                           so nothing is deleted (--force deletes anyway)";
+            let message = "the source of this directory is empty, or all of it is left out (is the \
+                           source's disk mounted?), so nothing is deleted (--force deletes anyway)";
             let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
             noted.forbidden.get_or_insert(error);
         }

@@ -151,9 +151,9 @@ impl SnapshotCopy {
         };
         let is_root = |name: &[u8]| self.is_root(dir, name);
         if dest::has_no_entries(dir, is_root)? && !dest::has_no_entries(old, is_root)? {
-            let message = "the source of this directory is empty, or all of it is left out (is the source's disk mounted?), \
-                           but the last snapshot has entries, so this one is not completed (--force \
-                           completes it anyway)";
+            let message = "the source of this directory is empty, or all of it is left out (is the \
+                           source's disk mounted?), but the last snapshot has entries, so this one is \
+                           not completed (--force completes it anyway)";
             return Err(Error::new(Kind::Refused, Side::Dest, message).at(dir.path()));
         }
         Ok(())
