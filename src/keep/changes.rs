@@ -32,7 +32,7 @@ struct ModeChange {
     of: ChangedKind,
     clear: u16,
     set: u16,
-    /// Execute permissions to set in a directory, or in a file that somebody may execute.
+    /// Execute permissions to set in a directory, or in a file that somebody may execute at the source.
     set_execute: u16,
     /// Execute permissions to clear under the same condition.
     clear_execute: u16,
@@ -55,17 +55,22 @@ pub enum BadChange {
     TooMany,
 }
 
-/// The bits of the classes u, g and o.
-const CLASSES: [(char, u16); 3] = [('u', 0o4700), ('g', 0o2070), ('o', 0o1007)];
+/// The permissions of a class, and the special bit that `s` means for it.
+const CLASSES: [(char, u16, u16); 4] = [
+    ('u', 0o700, 0o4000),
+    ('g', 0o070, 0o2000),
+    ('o', 0o007, 0),
+    ('a', 0o777, 0),
+];
 
 impl MetadataChanges {
     pub fn is_empty(&self) -> bool {
         *self == MetadataChanges::default()
     }
 
-    /// Adds the changes of one `--chmod`, in chmod's syntax, with rsync's `D` or `F` before a change
-    /// that is only for directories or files. A change without a class leaves the bits of `umask` as
-    /// they are.
+    /// Adds the changes of one `--chmod`, in chmod's syntax, with `D` or `F` before a change that is
+    /// only for directories or files. A change without a class does not set or take away permissions
+    /// that are in `umask`. As in rsync, `=` changes special bits only where it has `s` or `t`.
     ///
     /// # Errors
     /// If the text is no such list.
@@ -114,6 +119,7 @@ impl MetadataChanges {
 
     /// The mode that a copy gets. `mode` is the source's.
     pub fn mode(&self, mode: u32, is_directory: bool) -> u32 {
+        let may_execute = is_directory || mode & 0o111 != 0;
         let mut mode = mode;
         for change in &self.modes {
             let applies = match change.of {
@@ -124,7 +130,6 @@ impl MetadataChanges {
             if !applies {
                 continue;
             }
-            let may_execute = is_directory || mode & 0o111 != 0;
             let bits = |bits: u16| if may_execute { u32::from(bits) } else { 0 };
             let (set, clear) = (bits(change.set_execute), bits(change.clear_execute));
             mode = mode & !u32::from(change.clear) & !clear | u32::from(change.set) | set;
@@ -158,29 +163,31 @@ impl ModeChange {
         let at = text.find(['+', '-', '='])?;
         let (classes, rest) = text.split_at(at);
         let (operator, letters) = rest.split_at(1);
-        let mut whose = 0;
+        let (mut whose, mut special_of) = (0, 0);
         for class in classes.chars() {
-            whose |= match class {
-                'a' => 0o7777,
-                class => CLASSES.iter().find(|(letter, _)| *letter == class)?.1,
-            };
+            let found = CLASSES.iter().find(|(letter, ..)| *letter == class)?;
+            (whose, special_of) = (whose | found.1, special_of | found.2);
         }
-        if classes.is_empty() {
-            whose = 0o7777 & !umask;
+        let mut umask = umask;
+        match classes.is_empty() {
+            true => whose = 0o777,
+            false => umask = 0,
         }
-        let (mut bits, mut execute) = (0, 0);
+        let (mut bits, mut execute, mut special) = (0, 0, 0);
         for letter in letters.chars() {
             match letter {
                 'r' => bits |= 0o444,
                 'w' => bits |= 0o222,
                 'x' => bits |= 0o111,
-                's' => bits |= 0o6000,
-                't' => bits |= 0o1000,
+                's' if special_of == 0 => special |= 0o4000,
+                's' => special |= special_of,
+                't' => special |= 0o1000,
                 'X' => execute |= 0o111,
                 _ => return None,
             }
         }
-        let (bits, execute) = (bits & whose, execute & whose);
+        let bits = bits & whose & !umask | special;
+        let execute = execute & whose & !umask;
         Some(match operator {
             "+" => ModeChange {
                 set: bits,
@@ -193,7 +200,7 @@ impl ModeChange {
                 ..none
             },
             _ => ModeChange {
-                clear: whose & 0o7777,
+                clear: whose | if special == 0 { 0 } else { special_of },
                 set: bits,
                 set_execute: execute,
                 ..none
@@ -224,12 +231,22 @@ mod tests {
             ("600", 0o600, 0o600),
             ("-w", 0o440, 0o551),
             ("o=,u-w,F444,Fu+w", 0o644, 0o550),
+            ("=rX", 0o444, 0o555),
+            ("=rwx", 0o755, 0o755),
+            ("=", 0, 0),
+            ("+w", 0o640, 0o751),
         ] {
             let found = (changed(text, 0o640, false), changed(text, 0o751, true));
             assert_eq!(found, (file, directory), "{text}");
         }
-        // X counts execute permissions at that moment.
+        // X counts execute permissions of the source.
         assert_eq!(changed("go=X", 0o744, false), 0o711);
+        assert_eq!(changed("u=rw,go=rX", 0o744, false), 0o655);
+        // A directory of a group keeps its set-group-ID bit.
+        assert_eq!(changed("ug=rwX,o=rX", 0o2755, true), 0o2775);
+        assert_eq!(changed("g=rx", 0o6775, false), 0o6755);
+        assert_eq!(changed("ug=rxs,o=t", 0o755, false), 0o7550);
+        assert_eq!(changed("g=s", 0o755, true), 0o2705);
         let told = MetadataChanges::default().add_modes("u+\x1b", 0);
         assert_eq!(told, Err(BadChange::Mode("u+\\x1b".to_owned())));
         for text in ["", "rwx", "u+q", "z+r", "99", "D", "u+r,", "77777"] {
