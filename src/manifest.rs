@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{FileType, Stat, Timespec};
+use rustix::time::{ClockId, clock_gettime};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -249,11 +250,24 @@ pub struct Entry {
     pub extensions: Vec<Extension>,
 }
 
+/// A file server's clock may be so far ahead of this machine's, in seconds.
+const CLOCKS_DIFFER_S: i64 = 24 * 3600;
+
 impl Timestamp {
     /// A time of a clock.
     pub fn of(time: Timespec) -> Self {
         let (s, ns) = (time.tv_sec, time.tv_nsec as u32);
         Timestamp { s, ns }
+    }
+
+    pub fn now() -> Self {
+        Timestamp::of(clock_gettime(ClockId::Realtime))
+    }
+
+    /// True for a time of a file system that may lie between `began` and `now`. A time in the far
+    /// future comes from a clock that was wrong, and says nothing.
+    pub fn is_since(self, began: Timestamp, now: Timestamp) -> bool {
+        self >= began && self.s <= now.s.saturating_add(CLOCKS_DIFFER_S)
     }
 
     pub fn mtime(stat: &Stat) -> Self {
@@ -614,4 +628,26 @@ pub struct Root {
 
 pub fn file_type(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_in_the_far_future_is_not_of_this_copy() {
+        let at = |s| Timestamp { s, ns: 5 };
+        let (began, now) = (at(1_000), at(2_000));
+        for (time, is_since) in [
+            (at(999), false),
+            (began, true),
+            (at(1_500), true),
+            // The clock of a file server may be ahead.
+            (at(2_000 + 3_600), true),
+            (at(2_000 + 30 * 24 * 3_600), false),
+            (at(i64::MAX), false),
+        ] {
+            assert_eq!(time.is_since(began, now), is_since, "{time:?}");
+        }
+    }
 }

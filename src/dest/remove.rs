@@ -336,7 +336,7 @@ fn leave(levels: &mut [TreeLevel]) {
     }
 }
 
-/// True if an entry was made after `time`, where the file system keeps times of birth.
+/// True if an entry was made since `time`, where the file system keeps times of birth.
 pub fn is_born_since(slot: &EntrySlot, time: Timestamp) -> bool {
     let Ok(dir) = slot.dir.handle() else {
         return false;
@@ -348,7 +348,8 @@ pub fn is_born_since(slot: &EntrySlot, time: Timestamp) -> bool {
             s: found.stx_btime.tv_sec,
             ns: found.stx_btime.tv_nsec,
         };
-        found.stx_mask & StatxFlags::BTIME.bits() != 0 && birth > time
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        has_birth && birth.is_since(time, Timestamp::now())
     })
 }
 

@@ -121,7 +121,7 @@ impl LookupDirectory {
             return false;
         };
         let stat = dir.handle().and_then(|dir| Ok(fstat(&*dir)?));
-        stat.is_ok_and(|stat| Timestamp::ctime(&stat) >= time)
+        stat.is_ok_and(|stat| Timestamp::ctime(&stat).is_since(time, Timestamp::now()))
     }
 
     pub fn look_for(&self, name: &Name) -> Presence {

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 
 use self::deletion::{DeletionCount, DeletionPass, EarlierPart, EntryCount};
 use self::own_names::OwnNamesReader;
@@ -79,7 +78,7 @@ impl Mirroring {
         Mirroring {
             rules,
             tell,
-            began: Timestamp::of(clock_gettime(ClockId::Realtime)),
+            began: Timestamp::now(),
             copy_began: OnceLock::new(),
             same_machine: AtomicBool::new(false),
             noted: Mutex::default(),
