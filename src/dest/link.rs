@@ -214,19 +214,32 @@ pub fn place_hard_link(
     Ok(Placement::Copied)
 }
 
-/// True if the old file needs no backup, since it has the content of the new one. A key that may not
-/// read gets the backup in any case.
-fn has_content_of(
+/// True if the old entry in `slot` needs no backup, since it has the content of `new` in `of`. A key
+/// that may not read gets the backup in any case.
+pub(super) fn has_content_of(
     slot: &EntrySlot,
     old: &Stat,
-    first: &EntrySlot,
+    of: &EntrySlot,
     new: &Stat,
     rules: &Rules,
 ) -> bool {
-    let may_compare = rules.backup.is_some() && !rules.blind;
-    let is_file = file_type(old) == FileType::RegularFile && old.st_size == new.st_size;
-    let digest = |slot| existing::digest_of(slot).ok().flatten();
-    may_compare && is_file && digest(slot).is_some_and(|old| Some(old) == digest(first))
+    if rules.backup.is_none() || rules.blind || file_type(old) != file_type(new) {
+        return false;
+    }
+    match file_type(new) {
+        FileType::RegularFile if old.st_size == new.st_size => {
+            let digest = |slot| existing::digest_of(slot).ok().flatten();
+            digest(slot).is_some_and(|old| Some(old) == digest(of))
+        }
+        FileType::Symlink => {
+            let text = |slot: &EntrySlot| {
+                let dir = slot.dir.handle().ok()?;
+                readlinkat(&*dir, slot.name.as_os_str(), Vec::new()).ok()
+            };
+            text(slot).is_some_and(|old| Some(old) == text(of))
+        }
+        _ => false,
+    }
 }
 
 /// With `--fsync`, the name of a link survives a power failure.

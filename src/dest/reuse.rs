@@ -20,7 +20,7 @@ use super::changed::may_give_to;
 use super::earlier::EarlierPlace;
 use super::existing::content_of;
 use super::in_use::refuse_in_use_elsewhere;
-use super::link::{has_no_links, replace};
+use super::link::{has_content_of, has_no_links, replace};
 use super::temporary::same_file;
 use super::unchanged::{differs_in, has_more_rights, is_rounded};
 use super::{EntrySlot, ExistingEntry, Rules, backup, commit, sync_directory};
@@ -306,7 +306,9 @@ impl EarlierEntry {
                         commit::may_replace(slot, &old)?;
                     }
                     refuse_in_use_elsewhere(slot, &old, rules)?;
-                    let kept = backup::keep_old(slot, Some(&old), rules)?;
+                    let is_same = has_content_of(slot, &old, &self.slot, &self.stat, rules);
+                    let old = (!is_same).then_some(&old);
+                    let kept = backup::keep_old(slot, old, rules)?;
                     let made = replace(slot, &to, make);
                     backup::settle(kept, made.is_ok())?;
                     made.map_err(io::Error::from)
