@@ -116,15 +116,6 @@ pub fn has_metadata(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<bo
         stat,
         is_equal: false,
     };
-    let mtime = Timestamp::mtime(&stat);
-    let is_other_time = rules.keep.times && mtime != entry.mtime;
-    let entry = match is_other_time && is_rounded(slot, entry.mtime, mtime) {
-        true => &Entry {
-            mtime,
-            ..entry.clone()
-        },
-        false => entry,
-    };
     Ok(placed.is_equal_to(entry, rules))
 }
 

@@ -191,7 +191,9 @@ pub fn correct(
     if rules.untouched || rules.no_clobber {
         return Ok(());
     }
-    if !differs(slot, entry, old, rules)? {
+    // A time that looks rounded may come from another tool: it is set anyway.
+    let is_other_time = rules.keep.times && Timestamp::mtime(old) != entry.mtime;
+    if !is_other_time && !differs(slot, entry, old, rules)? {
         rules.count_set_id(entry, old.st_mode);
         return Ok(());
     }
@@ -242,8 +244,7 @@ pub fn has_owner_and_attributes(slot: &EntrySlot, entry: &Entry, rules: &Rules) 
     }
     let dir = slot.dir.handle();
     let dir = dir.map_err(|cause| slot.unreadable(cause))?;
-    let (mut present, failed) = read_in(keep, dir.as_fd(), slot.name.as_os_str(), false);
-    present.retain(|one| std::str::from_utf8(&one.name).is_ok());
+    let (present, failed) = read_in(keep, dir.as_fd(), slot.name.as_os_str(), false);
     let wanted = attributes::wanted(slot, entry, rules)?;
     // A file system without attributes keeps all of a file that has none.
     Ok(present == wanted && (failed.is_none() || wanted.is_empty()))
@@ -260,7 +261,7 @@ pub(super) fn has_more_rights(
     has_set_id || !rules.keep.xattrs && len_of(c"security.capability").is_ok()
 }
 
-/// True if any metadata differs that the rules keep.
+/// True if any metadata differs that the rules keep, as far as the file system keeps times.
 pub(super) fn differs(slot: &EntrySlot, entry: &Entry, old: &Stat, rules: &Rules) -> Result<bool> {
     differs_in(&rules.keep, slot, entry, old, rules)
 }
@@ -273,9 +274,10 @@ pub(super) fn differs_in(
     old: &Stat,
     rules: &Rules,
 ) -> Result<bool> {
+    let time = Timestamp::mtime(old);
     if keep.owner && old.st_uid != entry.uid
         || keep.group && old.st_gid != entry.gid
-        || keep.times && Timestamp::mtime(old) != entry.mtime
+        || keep.times && time != entry.mtime && !is_rounded(slot, entry.mtime, time)
     {
         return Ok(true);
     }

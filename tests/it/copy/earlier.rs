@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::archive::CAPABILITY;
+use crate::support::disk::Mounted;
 use crate::support::*;
 
 ways! { push, pull, between, here =>
@@ -15,6 +16,8 @@ ways! { local_push =>
     no_link_gives_set_id_bits_that_a_copy_would_not_get,
     with_delete_entries_of_the_earlier_copy_replace_directories,
     delete_leaves_an_earlier_copy_in_the_destination,
+    where_times_are_rounded_unchanged_files_are_links_too,
+    what_has_the_same_content_gets_no_backup,
 }
 
 fn unchanged_entries_are_links_to_the_earlier_copy(case: &Case) {
@@ -229,4 +232,53 @@ fn only_what_differs_of_a_large_file_is_sent(case: &Case) {
     assert!(wire < MIB / 4, "{wire} bytes");
     assert!(Dir(case.dst.path("new")).read("big") == content);
     assert!(Dir(case.dst.path("old")).read("big") != content);
+}
+
+/// An ext4 with small inodes keeps whole seconds.
+fn where_times_are_rounded_unchanged_files_are_links_too(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "content");
+    tree.file("big", noise(1, 2 * MIB));
+    for name in ["file", "big"] {
+        tree.time(name, 1_500_000_000, 123_456_789);
+    }
+    let at = case.dst.dir("disk");
+    let Some(_disk) = Mounted::with_whole_seconds(case, &at.0) else {
+        return skip("root, ext4 and a loop device");
+    };
+    case.copy(&["-a"], "tree/", "disk/old").succeeds();
+    assert_eq!(at.meta("old/file").mtime_nsec(), 0);
+    case.copy(&["-a", "--link-dest=../old"], "tree/", "disk/new")
+        .succeeds();
+    for name in ["file", "big"] {
+        let inode = |of: &str| at.dir(of).meta(name).ino();
+        assert_eq!(inode("old"), inode("new"), "{name}");
+    }
+    // Nor does a file with two names here become a separate one.
+    at.hard_link("new/second", "new/file");
+    case.copy(&["-a"], "tree/", "disk/new").succeeds();
+    assert_eq!(at.meta("new/second").ino(), at.meta("new/file").ino());
+}
+
+fn what_has_the_same_content_gets_no_backup(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "content");
+    tree.link("link", "target");
+    for to in ["old", "new"] {
+        case.copy(&["-a"], "tree/", to).succeeds();
+    }
+    let new = Dir(case.dst.path("new"));
+    new.time("file", 1_400_000_000, 0);
+    new.file("file~", "before");
+    let flags = ["-a", "-b", "--link-dest=../old"];
+    case.copy(&flags, "tree/", "new").succeeds();
+    assert_eq!(new.names(), ["file", "file~", "link"]);
+    assert_eq!(new.read("file~"), b"before");
+    tree.file("file", "changed");
+    std::fs::remove_file(tree.path("link")).expect("remove it");
+    tree.link("link", "elsewhere");
+    case.copy(&["-a"], "tree/", "old").succeeds();
+    case.copy(&flags, "tree/", "new").succeeds();
+    assert_eq!(new.names(), ["file", "file~", "link", "link~"]);
+    assert_eq!(new.read("file~"), b"content");
 }

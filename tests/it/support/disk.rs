@@ -93,6 +93,16 @@ impl Mounted {
         made.then_some(mounted)
     }
 
+    /// An ext4 at `at` that keeps times in whole seconds.
+    pub(crate) fn with_whole_seconds(case: &Case, at: &Path) -> Option<Mounted> {
+        let image = case.scratch.path("ext4.img");
+        image_of(&image, 32 << 20);
+        let mut mounted = Mounted { at: Vec::new() };
+        let made =
+            run("mkfs.ext4", &["-q", "-I", "128"], &[&image]) && mounted.mount("loop", &image, at);
+        made.then_some(mounted)
+    }
+
     /// A file system at `at` that ignores case in names.
     pub(crate) fn caseless(case: &Case, at: &Path) -> Option<Mounted> {
         let image = case.scratch.path("exfat.img");
