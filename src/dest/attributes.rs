@@ -65,14 +65,14 @@ impl<'a> Marked<'a> {
         }
     }
 
-    fn get(&self, name: &str, room: &mut [u8]) -> rustix::io::Result<usize> {
+    fn get(&self, name: &[u8], room: &mut [u8]) -> rustix::io::Result<usize> {
         match self {
             Marked::Open(fd) => fgetxattr(fd, name, room),
             Marked::Path(fd) => getxattr(Marked::through_proc(fd), name, room),
         }
     }
 
-    fn set(&self, name: &str, value: &[u8]) -> rustix::io::Result<()> {
+    fn set(&self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
         let flags = XattrFlags::empty();
         match self {
             Marked::Open(fd) => fsetxattr(fd, name, value, flags),
@@ -80,7 +80,7 @@ impl<'a> Marked<'a> {
         }
     }
 
-    fn remove(&self, name: &str) -> rustix::io::Result<()> {
+    fn remove(&self, name: &[u8]) -> rustix::io::Result<()> {
         match self {
             Marked::Open(fd) => fremovexattr(fd, name),
             Marked::Path(fd) => removexattr(Marked::through_proc(fd), name),
@@ -123,7 +123,7 @@ pub(super) fn give_before_mode(
         return Ok(());
     }
     for one in gone {
-        match marked.remove(text(one)) {
+        match marked.remove(&one.name) {
             Ok(()) | Err(Errno::NODATA) => {}
             Err(cause) => unless_not_kept(slot, cause, rules, std::slice::from_ref(one))?,
         }
@@ -203,7 +203,7 @@ pub(super) fn wanted(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<V
         let breach = Error::breach(Side::Dest, "the sender", "malformed extended attributes");
         return Err(breach.at(slot.path()));
     };
-    attributes.retain(|one| rules.keep.takes(&one.name) && is_text(&one.name));
+    attributes.retain(|one| rules.keep.takes(&one.name));
     Ok(attributes)
 }
 
@@ -228,7 +228,7 @@ fn set(
     let mut refused = Vec::new();
     for one in attributes.iter().filter(|one| which(one)) {
         let set = match rules.may_set(&one.name) {
-            true => marked.set(text(one), &one.value),
+            true => marked.set(&one.name, &one.value),
             false => Err(Errno::PERM),
         };
         match set {
@@ -286,13 +286,4 @@ fn is_not_allowed(cause: Errno) -> bool {
 
 fn failed(slot: &EntrySlot, cause: Errno) -> Error {
     slot.error("cannot set its extended attributes", cause)
-}
-
-fn is_text(name: &[u8]) -> bool {
-    std::str::from_utf8(name).is_ok()
-}
-
-/// The name for a system call; names that are not UTF-8 are left out before.
-fn text(attribute: &Attribute) -> &str {
-    std::str::from_utf8(&attribute.name).unwrap_or_default()
 }

@@ -31,7 +31,7 @@ const USUAL_LEN: usize = 512;
 pub fn read(
     keep: &Keep,
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
-    get: impl Fn(&str, &mut [u8]) -> rustix::io::Result<usize>,
+    get: impl Fn(&[u8], &mut [u8]) -> rustix::io::Result<usize>,
 ) -> (Vec<Attribute>, Option<Errno>) {
     let names = match whole(list) {
         Ok(names) => names,
@@ -43,11 +43,7 @@ pub fn read(
         if name.is_empty() || !keep.takes(name) {
             continue;
         }
-        let Ok(text) = std::str::from_utf8(name) else {
-            failed = failed.or(Some(Errno::ILSEQ));
-            continue;
-        };
-        match whole(|room| get(text, room)) {
+        match whole(|room| get(name, room)) {
             Ok(value) => attributes.push(Attribute {
                 name: name.to_vec(),
                 value,

@@ -226,12 +226,8 @@ pub(super) fn give_attributes(
         xattrs: true,
         ..Keep::default()
     };
-    // A file system without attributes has none to keep.
-    let attributes = Marked::open(from).attributes(&keep).unwrap_or_default();
-    let set = |name: &[u8], value: &[u8]| {
-        let name = std::str::from_utf8(name).map_err(|_| Errno::INVAL)?;
-        fsetxattr(to, name, value, XattrFlags::empty())
-    };
+    let attributes = Marked::open(from).attributes(&keep)?;
+    let set = |name: &[u8], value: &[u8]| fsetxattr(to, name, value, XattrFlags::empty());
     for one in attributes.iter().filter(|one| !is_acl(&one.name)) {
         // As for other files, an attribute that cannot be kept is no error.
         if rules.may_set(&one.name) {

@@ -2,7 +2,9 @@
 //! stay.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown, lchown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -53,7 +55,7 @@ struct Kept {
     time: (i64, i64),
     device: u64,
     links: u64,
-    attributes: BTreeMap<String, Vec<u8>>,
+    attributes: BTreeMap<OsString, Vec<u8>>,
 }
 
 fn kept(root: &Path) -> BTreeMap<PathBuf, Kept> {
@@ -62,10 +64,10 @@ fn kept(root: &Path) -> BTreeMap<PathBuf, Kept> {
         let at = root.join(&path);
         let meta = at.symlink_metadata().expect("look at it");
         let names = xattr::list(&at).expect("list its attributes");
-        let value = |name: &std::ffi::OsStr| xattr::get(&at, name).expect("read an attribute");
+        let value = |name: &OsStr| xattr::get(&at, name).expect("read an attribute");
         let attributes = names.map(|name| {
             let value = value(&name).unwrap_or_default();
-            (name.to_string_lossy().into_owned(), value)
+            (name, value)
         });
         let is_link = meta.is_symlink();
         let kept = Kept {
@@ -108,7 +110,7 @@ fn inodes(root: &Path) -> BTreeMap<PathBuf, u64> {
 }
 
 /// An access control list with rights for the user 55.
-fn list(group: u16, mask: u16) -> Vec<u8> {
+pub(super) fn list(group: u16, mask: u16) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, rights, id) in [
         (1u16, 6u16, u32::MAX),
@@ -124,7 +126,7 @@ fn list(group: u16, mask: u16) -> Vec<u8> {
     bytes
 }
 
-const LIST: &str = "system.posix_acl_access";
+pub(super) const LIST: &str = "system.posix_acl_access";
 
 /// A capability to bind low ports.
 pub(super) const CAPABILITY: [u8; 20] =
@@ -163,6 +165,9 @@ fn with_all_metadata(tree: &Dir) -> bool {
         chown(tree.path("null"), Some(9), Some(9)),
         lchown(tree.path("sub/link to small"), Some(5), Some(6)),
     ];
+    // Names of attributes are bytes.
+    let odd = OsStr::from_bytes(b"user.\xff no text");
+    let odd = xattr::set(tree.path("small"), odd, b"odd");
     // A change of owner takes it away.
     let again = xattr::set(tree.path("text"), "security.capability", &CAPABILITY);
     tree.mode("many chunks", 0o4750);
@@ -176,6 +181,7 @@ fn with_all_metadata(tree: &Dir) -> bool {
         && owned.iter().all(|set| set.is_ok())
         && set.iter().all(|set| set.is_ok())
         && again.is_ok()
+        && odd.is_ok()
 }
 
 fn number(told: &str, key: &str) -> u64 {

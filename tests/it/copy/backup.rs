@@ -1,11 +1,14 @@
 //! `--backup` keeps replaced and deleted files; `--remove-source-files` removes copied ones.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, lchown};
 
 use rustix::fs::{CWD, Mode};
 use rustix::process::geteuid;
 
+use super::archive::{LIST, list};
 use crate::support::disk::Mounted;
 use crate::support::limits::without_powers;
 use crate::support::procs::{Process, until};
@@ -222,6 +225,11 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
         there.file("gone", "gone");
     };
     fill(&there);
+    // Names of attributes are bytes.
+    let odd = OsStr::from_bytes(b"user.\xff");
+    for (name, value) in [(odd, b"odd".to_vec()), (LIST.as_ref(), list(4, 6))] {
+        xattr::set(there.path("gone"), name, &value).expect("set an attribute");
+    }
     there.sparse("sub/holes", 8 * MIB as u64, &[(4 * MIB as u64, b"data")]);
     there.link("link", "old");
     let path = format!("--backup-dir={}/backups", at.0.display());
@@ -234,6 +242,10 @@ fn backups_go_to_other_file_systems_and_without_hard_links(case: &Case) {
     assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_100_000_000, 7));
     assert!(backups.meta("sub/holes").blocks() < 4096);
     assert_eq!(backups.read("gone"), b"gone");
+    for (name, value) in [(odd, b"odd".to_vec()), (LIST.as_ref(), list(4, 6))] {
+        let kept = xattr::get(backups.path("gone"), name).expect("read an attribute");
+        assert_eq!(kept, Some(value), "{name:?}");
+    }
     let target = fs::read_link(backups.path("link")).expect("a link");
     assert_eq!(target.to_str(), Some("old"));
     assert_eq!(there.names(), ["link", "sub"]);
