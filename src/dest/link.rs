@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::attributes::{self, Marked};
 use super::in_use::refuse_in_use_elsewhere;
+use super::local_copy::{LocalCopy, NotCopied};
 use super::own_names::random_name;
 use super::temporary::{Temporary, same_file};
 use super::{
@@ -323,13 +324,23 @@ fn copy(first: &LinkTarget, slot: &EntrySlot, entry: &Entry, rules: &Rules) -> R
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let from = first.slot.dir.open(name, flags, Mode::empty());
     let from = from.map_err(failed)?;
-    if !first.is(&fstat(&from).map_err(|cause| failed(cause.into()))?) {
+    let before = fstat(&from).map_err(|cause| failed(cause.into()))?;
+    if !first.is(&before) {
         return Err(replaced(slot));
     }
     let temporary = Temporary::create(slot)?;
-    // The standard library lets the kernel copy the data where it can.
-    io::copy(&mut File::from(from), &mut &temporary.file)
-        .map_err(|cause| space::write_error(slot, entry.size, cause))?;
+    let copy = LocalCopy {
+        from: &File::from(from),
+        before: &before,
+        into: &temporary.file,
+        is_sparse: false,
+        is_ending: &|| false,
+    };
+    copy.run().map_err(|why| match why {
+        NotCopied::Changed | NotCopied::Ending => gone(slot, "was written by another process"),
+        NotCopied::Read(cause) => failed(cause),
+        NotCopied::Write(cause) => space::write_error(slot, entry.size, cause),
+    })?;
     commit::commit(temporary, entry, rules)?;
     rules.not_kept.add(&NotKept {
         links: 1,

@@ -42,6 +42,7 @@ mod inplace;
 mod lent_mode;
 mod link;
 mod listed;
+mod local_copy;
 mod mkpath;
 mod moved;
 mod nameless;

@@ -5,25 +5,19 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{
-    AtFlags, Gid, Mode, OFlags, SeekFrom, Stat, Uid, XattrFlags, chmodat, chownat, copy_file_range,
-    fchmod, fchown, fsetxattr, fstat, ftruncate, futimens, ioctl_ficlone, mknodat, readlinkat,
-    seek, symlinkat, unlinkat, utimensat,
+    AtFlags, Gid, Mode, OFlags, Stat, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fsetxattr,
+    fstat, futimens, mknodat, readlinkat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::super::attributes::Marked;
+use super::super::local_copy::{LocalCopy, NotCopied};
 use super::super::own_names::random_name;
 use super::super::{CANNOT_SYNC, EntrySlot, Rules, close, existing, space, times_in};
 use crate::dir::acl::mode_without_list;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{ACCESS_LIST, Keep, is_acl};
 use crate::manifest::file_type;
-
-/// For a file that has less data than its size says.
-const ENDED_EARLY: Errno = Errno::NODATA;
-
-/// Bytes that are copied with one call.
-const STEP: usize = 8 << 20;
 
 /// Copies the entry in `slot`, whose status is `old`, to the directory of `backup`.
 ///
@@ -101,18 +95,18 @@ fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Re
         .open(&temporary.name, flags, Mode::RUSR | Mode::WUSR);
     let to = File::from(to.map_err(|cause| failed(slot, backup, cause))?);
     let size = before.st_size as u64;
-    match ioctl_ficlone(&to, &from) {
-        Ok(()) => {}
-        Err(_) => copy_content(&from, &to, size).map_err(|cause| match cause {
-            ENDED_EARLY => changed(slot),
-            _ => space::write_error(backup, size, cause.into()),
-        })?,
-    }
-    let after = fstat(&from).map_err(|cause| slot.unreadable(cause))?;
-    let times = |stat: &Stat| (stat.st_mtime, stat.st_mtime_nsec, stat.st_size);
-    if times(&before) != times(&after) {
-        return Err(changed(slot));
-    }
+    let copy = LocalCopy {
+        from: &from,
+        before: &before,
+        into: &to,
+        is_sparse: false,
+        is_ending: &|| false,
+    };
+    copy.run().map_err(|why| match why {
+        NotCopied::Changed | NotCopied::Ending => changed(slot),
+        NotCopied::Read(cause) => slot.unreadable(cause),
+        NotCopied::Write(cause) => space::write_error(backup, size, cause),
+    })?;
     give_attributes(&from, &to, rules).map_err(fails)?;
     futimens(&to, &times_in(&before)).map_err(fails)?;
     // The old version is gone soon.
@@ -125,69 +119,6 @@ fn changed(slot: &EntrySlot) -> Error {
     let message =
         "is neither replaced nor deleted: it was written while its backup was made; copy again";
     Error::new(Kind::Changed, Side::Dest, message).at(slot.path())
-}
-
-/// Copies the data of a file; holes stay holes.
-fn copy_content(from: &File, to: &File, size: u64) -> rustix::io::Result<()> {
-    ftruncate(to, size)?;
-    let mut at = 0;
-    while at < size {
-        let data = match seek(from, SeekFrom::Data(at)) {
-            Ok(data) => data,
-            // Only a hole follows.
-            Err(Errno::NXIO) => return Ok(()),
-            // The file system knows no holes.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
-            Err(cause) => return Err(cause),
-        };
-        let end = match seek(from, SeekFrom::Hole(data)) {
-            Ok(end) => end,
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => size,
-            Err(cause) => return Err(cause),
-        };
-        copy_range(from, to, data, end.min(size))?;
-        at = end;
-    }
-    Ok(())
-}
-
-fn copy_range(from: &File, to: &File, start: u64, end: u64) -> rustix::io::Result<()> {
-    let (mut read, mut written) = (start, start);
-    while read < end {
-        let len = usize::try_from(end - read).unwrap_or(STEP).min(STEP);
-        match copy_file_range(from, Some(&mut read), to, Some(&mut written), len) {
-            Ok(1..) | Err(Errno::INTR) => {}
-            // Some file systems copy nothing with this call, without an error.
-            Ok(0)
-            | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                return read_and_write(from, to, read, end);
-            }
-            Err(cause) => return Err(cause),
-        }
-    }
-    Ok(())
-}
-
-/// # Errors
-/// [`ENDED_EARLY`] if the file ends before `end`.
-fn read_and_write(from: &File, to: &File, mut at: u64, end: u64) -> rustix::io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let mut buffer = vec![0; STEP / 8];
-    while at < end {
-        let most = usize::try_from(end - at)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
-        let len = match from.read_at(&mut buffer[..most], at) {
-            Ok(0) => return Err(ENDED_EARLY),
-            Ok(len) => len,
-            Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(cause) => return Err(Errno::from_io_error(&cause).unwrap_or(Errno::IO)),
-        };
-        let written = to.write_all_at(&buffer[..len], at);
-        written.map_err(|cause| Errno::from_io_error(&cause).unwrap_or(Errno::IO))?;
-        at += len as u64;
-    }
-    Ok(())
 }
 
 /// Gives owner, group, extended attributes, mode and access control lists of one open file or

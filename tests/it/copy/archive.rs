@@ -45,6 +45,7 @@ ways! { local_push =>
     files_that_are_left_out_are_neither_counted_nor_listed,
     a_name_that_another_hides_is_no_unchanged_file,
     operands_with_large_attributes_take_turns,
+    a_hard_link_to_another_file_system_becomes_a_copy_with_holes,
 }
 
 /// All metadata of an entry that `-a` keeps.
@@ -498,6 +499,27 @@ fn an_unchanged_file_needs_no_space(case: &Case) {
     case.copy(&["-aI"], "tree", "full")
         .exits(8)
         .says("no space left");
+}
+
+fn a_hard_link_to_another_file_system_becomes_a_copy_with_holes(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.sparse(
+        "a",
+        64 * MIB as u64,
+        &[(0, b"head"), (40 * MIB as u64, b"data")],
+    );
+    tree.dir("sub");
+    tree.hard_link("sub/b", "a");
+    let at = case.dst.dir("tree/sub");
+    let Some(_disk) = Mounted::small(&at.0, 4 << 20) else {
+        return skip("a mount");
+    };
+    case.copy(&["-a", "--json"], "tree/", "tree").succeeds();
+    let there = Dir(case.dst.path("tree"));
+    for path in ["a", "sub/b"] {
+        assert!(there.read(path) == tree.read("a"));
+        assert!(there.meta(path).blocks() < 4096, "{path}");
+    }
 }
 
 /// exFAT keeps times in steps of 10 ms, or of 2 s.
