@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use self::copy::failed;
 use super::own_names::random_name;
 use super::temporary::same_file;
-use super::{EntrySlot, Rules, sync_directory};
+use super::{EntrySlot, Rules, is_flag_unknown, sync_directory};
 use crate::backup::BackupPlace;
 use crate::dir::{Dir, is_reserved, may_leave};
 use crate::error::{Error, Kind, Result, Side, reason_of};
@@ -538,8 +538,7 @@ fn move_back(backup: &EntrySlot, slot: &EntrySlot) -> rustix::io::Result<()> {
     let (from, to) = (handle(backup)?, handle(slot)?);
     let (old, name) = (backup.name.as_os_str(), slot.name.as_os_str());
     match renameat_with(&*from, old, &*to, name, RenameFlags::NOREPLACE) {
-        // The file system, or the kernel, does not know the flag.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+        Err(cause) if is_flag_unknown(cause) => {
             match statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(_) => Err(Errno::EXIST),
                 Err(Errno::NOENT) => renameat(&*from, old, &*to, name),

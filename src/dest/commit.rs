@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use super::shared_inodes::{InodeUse, refuse_link, use_in_place};
 use super::temporary::Temporary;
 use super::{
-    CANNOT_SYNC, EntrySlot, Rules, backup, close, existing, hints, identity, own_names, space,
-    sync_directory,
+    CANNOT_SYNC, EntrySlot, Rules, backup, close, existing, hints, identity, is_flag_unknown,
+    own_names, space, sync_directory,
 };
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, EntryKind, file_type};
@@ -167,8 +167,7 @@ fn rename(from: &OsStr, slot: &EntrySlot, replace: bool, rules: &Rules) -> Resul
     match renameat_with(&*dir, from, &*dir, to, RenameFlags::NOREPLACE) {
         Ok(()) => return Ok(Renamed::Done),
         Err(Errno::EXIST) => return Ok(Renamed::Appeared),
-        // File systems (NFS among them) and kernels that do not know the flag.
-        Err(Errno::INVAL | Errno::NOSYS) => {}
+        Err(cause) if is_flag_unknown(cause) => {}
         Err(cause) => return Err(failed(cause.into())),
     }
     if rules.no_clobber {

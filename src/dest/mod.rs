@@ -362,6 +362,11 @@ pub fn check_lasting(targets: &[RootTarget]) -> Result<()> {
     Ok(())
 }
 
+/// True if the kernel or the file system (NFS, some of FUSE) does not know the flags of renameat2(2).
+fn is_flag_unknown(cause: Errno) -> bool {
+    matches!(cause, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
 /// Makes the names in `dir` durable.
 fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
     let synced = dir.handle().and_then(|fd| match rustix::fs::fsync(&*fd) {

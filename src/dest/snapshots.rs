@@ -44,7 +44,7 @@ use super::resolve::make_directory;
 use super::snapshot_marks::{STATE, closed, holds_snapshots, is_state, refused};
 use super::temporary::same_file;
 use super::user_path::FoundPath;
-use super::{EntrySlot, Remover, Rules, Spec, mkpath, sync_directory};
+use super::{EntrySlot, Remover, Rules, Spec, is_flag_unknown, mkpath, sync_directory};
 use crate::dir::{DEPTH_MAX, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
@@ -319,7 +319,7 @@ impl SnapshotStore {
             let (from, to) = (PARTIAL, name.to_string());
             match renameat_with(&*dir, from, &*dir, &*to, RenameFlags::NOREPLACE) {
                 // The name was free, and only fastcp gives such names.
-                Err(Errno::INVAL | Errno::NOSYS) => Ok(renameat(&*dir, from, &*dir, &*to)?),
+                Err(cause) if is_flag_unknown(cause) => Ok(renameat(&*dir, from, &*dir, &*to)?),
                 other => Ok(other?),
             }
         });
@@ -415,9 +415,9 @@ impl SnapshotStore {
                 &*hidden,
                 RenameFlags::NOREPLACE,
             )
-            .or_else(|cause| match cause {
-                Errno::INVAL | Errno::NOSYS => renameat(&*dir, name.to_string(), &*dir, &*hidden),
-                cause => Err(cause),
+            .or_else(|cause| match is_flag_unknown(cause) {
+                true => renameat(&*dir, name.to_string(), &*dir, &*hidden),
+                false => Err(cause),
             })?)
         });
         renamed.map_err(|cause| {
