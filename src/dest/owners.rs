@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use nix::errno::Errno;
 use nix::unistd::{Group, User};
 use parking_lot::Mutex;
 
 use super::Rules;
 use crate::dir::attributes::change;
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::keep::{MetadataChanges, NewOwner};
 use crate::manifest::Entry;
 use crate::units::printable;
@@ -35,40 +36,52 @@ impl Owners {
         if keep.numeric_ids && rules.changes.is_empty() {
             return;
         }
+        // If a directory service does not answer, the number counts.
         if keep.owner && !entry.user.is_empty() {
-            entry.uid = self.user(&entry.user).unwrap_or(entry.uid);
+            let user = self.user(&entry.user).ok().flatten();
+            entry.uid = user.unwrap_or(entry.uid);
         }
         if keep.group && !entry.group.is_empty() {
-            entry.gid = self.group(&entry.group).unwrap_or(entry.gid);
+            let group = self.group(&entry.group).ok().flatten();
+            entry.gid = group.unwrap_or(entry.gid);
         }
     }
 
     /// # Errors
-    /// `Kind::Refused` if this host does not know the user or group of `--chown`.
+    /// `Kind::Refused` if this host does not know the user or group of `--chown`, or cannot look it up.
     pub fn check(&self, changes: &MetadataChanges) -> Result<()> {
-        let unknown = |what: &str, name: &[u8]| {
+        let check = |what: &str, name: &[u8], found: nix::Result<Option<u32>>| {
             let name = printable(name);
-            let message = format!("there is no {what} {name} (--chown)");
+            let message = match found {
+                Ok(Some(_)) => return Ok(()),
+                Ok(None) => format!("there is no {what} {name} (--chown)"),
+                Err(cause) => {
+                    let cause = reason_of(&cause.into());
+                    format!("cannot look up the {what} {name} (--chown): {cause}")
+                }
+            };
             Err(Error::new(Kind::Refused, Side::Dest, message))
         };
-        match (&changes.user, &changes.group) {
-            (Some(NewOwner::Name(name)), _) if self.user(name).is_none() => unknown("user", name),
-            (_, Some(NewOwner::Name(name))) if self.group(name).is_none() => unknown("group", name),
-            _ => Ok(()),
+        if let Some(NewOwner::Name(name)) = &changes.user {
+            check("user", name, self.user(name))?;
         }
+        if let Some(NewOwner::Name(name)) = &changes.group {
+            check("group", name, self.group(name))?;
+        }
+        Ok(())
     }
 
-    fn user(&self, name: &[u8]) -> Option<u32> {
+    fn user(&self, name: &[u8]) -> nix::Result<Option<u32>> {
         look_up(&self.users, name, |name| {
-            let user = User::from_name(name).ok().flatten();
-            user.map(|user| user.uid.as_raw())
+            let user = User::from_name(name)?;
+            Ok(user.map(|user| user.uid.as_raw()))
         })
     }
 
-    fn group(&self, name: &[u8]) -> Option<u32> {
+    fn group(&self, name: &[u8]) -> nix::Result<Option<u32>> {
         look_up(&self.groups, name, |name| {
-            let group = Group::from_name(name).ok().flatten();
-            group.map(|group| group.gid.as_raw())
+            let group = Group::from_name(name)?;
+            Ok(group.map(|group| group.gid.as_raw()))
         })
     }
 }
@@ -76,22 +89,26 @@ impl Owners {
 fn look_up(
     known: &Mutex<HashMap<Vec<u8>, Option<u32>>>,
     name: &[u8],
-    ask: impl Fn(&str) -> Option<u32>,
-) -> Option<u32> {
+    ask: impl Fn(&str) -> nix::Result<Option<u32>>,
+) -> nix::Result<Option<u32>> {
     // A peer could fill the memory with longer ones.
     if name.len() > NAME_LEN_MAX {
-        return None;
+        return Ok(None);
     }
     if let Some(found) = known.lock().get(name) {
-        return *found;
+        return Ok(*found);
     }
     let text = std::str::from_utf8(name).ok();
     let text = text.filter(|text| !text.contains('\0'));
     // No lock is held, since a directory service may take its time.
-    let found = text.and_then(ask);
+    let found = match text.map_or(Ok(None), ask) {
+        // What getpwnam(3) may report for an unknown name.
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => None,
+        found => found?,
+    };
     let mut known = known.lock();
     if known.len() < NAMES_MAX {
         known.insert(name.to_vec(), found);
     }
-    found
+    Ok(found)
 }

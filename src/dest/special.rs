@@ -78,7 +78,7 @@ pub fn place_special(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Result<b
         }
         _ => match make(slot, wanted, entry.rdev, old.as_ref(), rules) {
             Ok(()) => {}
-            Err(MakeError::Node(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL)) => {
+            Err(MakeError::Node(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
                 return not_made();
             }
             Err(MakeError::Old(error)) => return Err(error),

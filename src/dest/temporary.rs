@@ -8,6 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -191,8 +192,12 @@ impl Temporary {
     /// `Kind::Write` if the file has lost its name and cannot get another one.
     pub(super) fn renamed<T>(&self, rename: impl FnOnce(&OsStr) -> Result<T>) -> Result<T> {
         let mut held = self.name.hold();
-        let found = self.slot.dir.stat(held.name());
-        if !found.is_ok_and(|found| same_file(&found, &self.stat)) {
+        let is_own = match self.slot.dir.stat(held.name()) {
+            Ok(found) => same_file(&found, &self.stat),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => false,
+            Err(cause) => return Err(self.slot.no_status(cause)),
+        };
+        if !is_own {
             let name = self.link_by_new_name()?;
             held.set(name);
         }
@@ -207,10 +212,14 @@ impl Temporary {
             let flags = AtFlags::SYMLINK_FOLLOW;
             Ok(rustix::fs::linkat(CWD, &path, &*dir, &name, flags)?)
         });
-        linked.map_err(|_| {
-            let message =
-                "its partial file was removed or replaced by another process; copy it again";
-            Error::new(Kind::Write, Side::Dest, message).at(self.slot.path())
+        linked.map_err(|cause: io::Error| match Errno::from_io_error(&cause) {
+            // A file that has no name any more cannot be linked.
+            Some(Errno::NOENT) => {
+                let message =
+                    "its partial file was removed or replaced by another process; copy it again";
+                Error::new(Kind::Write, Side::Dest, message).at(self.slot.path())
+            }
+            _ => self.slot.error("cannot name its partial file again", cause),
         })?;
         Ok(name)
     }
@@ -309,7 +318,7 @@ pub(super) fn same_file(one: &Stat, other: &Stat) -> bool {
 }
 
 /// True if `cause` says that the file to remove does not exist any more; else an error.
-fn gone(slot: &EntrySlot, cause: std::io::Error) -> Result<bool> {
+fn gone(slot: &EntrySlot, cause: io::Error) -> Result<bool> {
     match Errno::from_io_error(&cause) {
         Some(Errno::NOENT) => Ok(true),
         _ => Err(slot.error("cannot remove the partial file of an earlier run", cause)),
@@ -446,7 +455,7 @@ mod tests {
         let planted = temp.path().join(usual_name(&slot));
         for plant in [
             (|victim, planted| std::os::unix::fs::symlink(victim, planted))
-                as fn(&std::path::Path, &std::path::Path) -> std::io::Result<()>,
+                as fn(&std::path::Path, &std::path::Path) -> io::Result<()>,
             |victim, planted| std::fs::hard_link(victim, planted),
         ] {
             plant(&victim, &planted).unwrap();

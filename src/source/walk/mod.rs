@@ -27,6 +27,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{FileType, Stat, fgetxattr};
+use rustix::io::Errno;
 
 use crate::dir::acl::{self, mode_without_list};
 use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
@@ -646,13 +647,22 @@ impl Walk {
     /// first name. In that case the copy differs from the source, so an error follows.
     fn further_name(&mut self, further: FurtherName) {
         let FurtherName { spot, first, stat } = further;
+        let changed = |what| Some(Error::new(Kind::Changed, Side::Source, what).at(spot.path()));
         let failure = match spot.stat() {
             Ok(now) if is_same(&stat, &now) => None,
-            Ok(_) => Some("was written or replaced during the copy"),
-            Err(_) => Some(REMOVED),
+            Ok(_) => changed("was written or replaced during the copy"),
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::NOENT) => changed(REMOVED),
+            Err(cause) => {
+                let what = "cannot look at it again";
+                Some(Error::io(
+                    Kind::Read,
+                    Side::Source,
+                    spot.path(),
+                    what,
+                    cause,
+                ))
+            }
         };
-        let failure =
-            failure.map(|what| Error::new(Kind::Changed, Side::Source, what).at(spot.path()));
         let id = spot.id.unwrap_or_else(|| self.take_id());
         let found = self
             .metadata
