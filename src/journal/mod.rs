@@ -99,16 +99,31 @@ impl JournalPlace {
 
     /// The hash of the roots in the copy that left a journal here, if this user made that copy.
     pub fn roots(&self, user: &JournalUserKey) -> Option<Hash> {
+        past::last_session(&self.open_own()?, user).map(|(session, _)| session.roots)
+    }
+
+    /// True if this user's copy of these roots left a journal here. That includes a journal without
+    /// any record: a power cut may come before they are on the disk.
+    pub fn is_of(&self, roots: Hash, user: &JournalUserKey) -> bool {
+        let Some(file) = self.open_own() else {
+            return false;
+        };
+        match past::last_session(&file, user) {
+            Some((session, _)) => session.roots == roots,
+            None => past::is_blank(&file),
+        }
+    }
+
+    /// The journal, if it is this user's.
+    fn open_own(&self) -> Option<File> {
         let stat = self.dir.stat(&self.name).ok()?;
         if !is_ours(&stat) {
             return None;
         }
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
         let file = File::from(self.dir.open(&self.name, flags, Mode::empty()).ok()?);
-        if !fstat(&file).is_ok_and(|stat| is_ours(&stat)) {
-            return None;
-        }
-        past::last_session(&file, user).map(|(session, _)| session.roots)
+        let is_ours = fstat(&file).is_ok_and(|stat| is_ours(&stat));
+        is_ours.then_some(file)
     }
 }
 

@@ -271,6 +271,12 @@ pub(super) fn key(file: &File, user: &JournalUserKey) -> Option<ChecksumKey> {
     ChecksumKey::read(&header, user)
 }
 
+/// True if not even the header is on the disk.
+pub(super) fn is_blank(file: &File) -> bool {
+    let mut header = [0; LEN];
+    read_full(file, &mut header, 0).is_ok() && header == [0; LEN]
+}
+
 /// The last session and its owner, as far as the journal can be read.
 pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(JournalSession, Hash)> {
     let mut last = None;

@@ -115,6 +115,12 @@ fn what_one_session_records_the_next_one_reads() {
     drop(first);
     assert_eq!(place(temp.path()).roots(&USER), Some([7; 16]));
     assert_eq!(place(temp.path()).roots(&[6; 32]), None, "of another user");
+    assert!(place(temp.path()).is_of([7; 16], &USER));
+    assert!(!place(temp.path()).is_of([8; 16], &USER), "of other roots");
+    assert!(
+        !place(temp.path()).is_of([7; 16], &[6; 32]),
+        "of another user"
+    );
     let second = open(temp.path());
     assert!(second.has_finished() && second.is_useful());
     assert_eq!(second.begun_bytes(), 20 * C);

@@ -85,7 +85,7 @@ impl DestinationResolver<'_> {
                 true => hash_of(std::slice::from_ref(root), maps),
                 false => hash_of(&roots, maps),
             };
-            place.roots(&key) == Some(hash)
+            place.is_of(hash, &key)
         };
         let mut targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.

@@ -24,6 +24,7 @@ ways! { local_push, local_pull =>
     a_partial_with_other_data_is_found_out,
     after_a_reboot_what_was_lost_is_sent_again,
     an_unfinished_tree_is_resumed_and_not_nested_into,
+    a_tree_whose_journal_a_power_cut_emptied_is_not_nested_into,
     no_resume_starts_again,
     pieces_of_two_chunks_are_verified_like_others,
     of_two_copies_to_one_place_the_second_fails_at_once,
@@ -195,6 +196,29 @@ fn an_unfinished_tree_is_resumed_and_not_nested_into(case: &Case) {
     // The tree is complete now, so it counts as an existing directory.
     finish(case, &["-r"], "tree", "d");
     assert_same(&tree.0, case.dst.path("d/tree"), Also::Nothing);
+}
+
+/// A power cut may come when the directory is on the disk and the journal's records are not.
+fn a_tree_whose_journal_a_power_cut_emptied_is_not_nested_into(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("sub/small", "small");
+    tree.file("big", noise(1, 5 * MIB));
+    let run = case
+        .copying(&[&SLOW[..], &["-r"]].concat(), "tree", "d")
+        .start();
+    let made = Dir(case.dst.path("d"));
+    until("it has begun", || {
+        (case.dst.has("d") && !made.partials().is_empty()).then_some(())
+    });
+    kill_receiver(case, run);
+    for journal in case.dst.journals() {
+        let file = OpenOptions::new().write(true).open(journal);
+        file.and_then(|file| file.set_len(0))
+            .expect("empty the journal");
+    }
+    finish(case, &["-r"], "tree", "d");
+    assert_same(&tree.0, case.dst.path("d"), Also::Nothing);
+    assert_eq!(case.dst.names(), ["d"]);
 }
 
 /// On a slow link two chunks are sent as one piece.
