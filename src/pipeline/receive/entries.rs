@@ -2,6 +2,7 @@
 //! journal that records this for a later run.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -337,11 +338,10 @@ impl Entries {
         }
     }
 
-    /// Refuses to write a file into itself (`--inplace`). The landing directory is compared with one
-    /// directory of the source only, and files that keep their paths may come from others.
+    /// Refuses to write a file into itself (`--inplace`): both may be names of one file, also where
+    /// the directories differ.
     fn check_itself(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
-        // Set only for such files, if both ends are on one machine.
-        let is_possible = self.rules.inplace && self.above.get().is_some();
+        let is_possible = self.rules.inplace && self.mirror.same_machine.load(Relaxed);
         if !is_possible || entry.kind != EntryKind::File {
             return Ok(());
         }

@@ -489,6 +489,13 @@ fn files_of_one_inode_are_not_written_in_place(case: &Case) {
     case.copy(&["-a", "--inplace"], "tree/", "tree")
         .exits(11)
         .says("has the same inode as");
+    // Nor is a file written into itself.
+    fs::remove_file(there.path("a")).expect("remove it");
+    fs::remove_file(there.path("b")).expect("remove it");
+    fs::hard_link(tree.path("a"), there.path("a")).expect("make a link");
+    case.copy(&["-r", "--inplace"], "tree/", "tree")
+        .exits(11)
+        .says("is the source itself");
 }
 
 fn a_newer_file_stays_in_the_place_of_a_hard_link(case: &Case) {
