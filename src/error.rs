@@ -93,7 +93,9 @@ impl fmt::Display for Side {
     }
 }
 
-/// Displays as `dest: /data/a.bin: no space left: needs 3.1 GB, 1.2 GB free`.
+/// Users read it through `ui::errors`, with the host as they typed it. It displays as
+/// `dest: /data/a.bin: no space left: needs 3.1 GB, 1.2 GB free` in tests, and as `fastcp: ...`
+/// where no copy has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     pub kind: Kind,
