@@ -70,6 +70,7 @@ impl Reporter for Silent {
     fn failure(&self, error: &Error) {
         panic!("{error}");
     }
+    fn left_out(&self, _: &Error) {}
     fn notice(&self, line: &str) {
         eprintln!("{line}");
     }

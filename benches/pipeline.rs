@@ -18,6 +18,7 @@ impl Reporter for Silent {
     fn failure(&self, error: &Error) {
         panic!("{error}");
     }
+    fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}

@@ -12,6 +12,8 @@ pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
 pub trait Reporter: Send + Sync {
     /// An entry failed.
     fn failure(&self, error: &Error);
+    /// An entry is not copied, which is no failure: a line for `-v`.
+    fn left_out(&self, error: &Error);
     /// A line shown once, unchanged ("ssh: ..." from ssh's stderr).
     fn notice(&self, line: &str);
     /// A line for `-v`, shown after "fastcp: ".
@@ -41,6 +43,7 @@ pub(crate) struct SilentReporter;
 #[cfg(test)]
 impl Reporter for SilentReporter {
     fn failure(&self, _: &Error) {}
+    fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}

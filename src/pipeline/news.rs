@@ -72,10 +72,10 @@ pub struct MadeSnapshot {
 impl News {
     /// The news that `reporter` shows to the user.
     pub fn new(reporter: Arc<dyn Reporter>, progress: Arc<Progress>) -> News {
-        let (telling, detailing) = (reporter.clone(), reporter.clone());
+        let (telling, leaving_out) = (reporter.clone(), reporter.clone());
         let failures = Failures::new(
             Box::new(move |error| telling.failure(error)),
-            Box::new(move |error| detailing.detail(&error.to_string())),
+            Box::new(move |error| leaving_out.left_out(error)),
             progress.clone(),
         );
         News {

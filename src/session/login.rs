@@ -528,6 +528,7 @@ mod tests {
 
     impl Reporter for SlowReporter {
         fn failure(&self, _: &Error) {}
+        fn left_out(&self, _: &Error) {}
         fn notice(&self, line: &str) {
             std::thread::sleep(Duration::from_millis(100));
             self.0.lock().push(line.to_owned());

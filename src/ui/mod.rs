@@ -282,6 +282,13 @@ impl Teller {
         }
     }
 
+    /// A line of `-v`.
+    fn detail_line(&self, line: &str) {
+        if self.output.verbose && !self.output.quiet {
+            self.line(line);
+        }
+    }
+
     /// None if there are too many bytes.
     fn waiting_line(&self, text: String) -> Option<ScreenMessage> {
         let _share = self.room.try_take(text.len())?;
@@ -315,6 +322,10 @@ impl Reporter for Teller {
         }
     }
 
+    fn left_out(&self, error: &Error) {
+        self.detail_line(&sentence(error, &self.hosts));
+    }
+
     fn notice(&self, line: &str) {
         if self.output.quiet {
             return;
@@ -332,9 +343,7 @@ impl Reporter for Teller {
     }
 
     fn detail(&self, line: &str) {
-        if self.output.verbose && !self.output.quiet {
-            self.line(&format!("fastcp: {}", harmless(line)));
-        }
+        self.detail_line(&format!("fastcp: {}", harmless(line)));
     }
 
     fn itemized(&self, entry: &ItemizedEntry) {
@@ -480,21 +489,51 @@ mod tests {
     use super::*;
     use crate::error::Side;
 
+    fn teller(output: Output, lines: SyncSender<ScreenMessage>) -> Teller {
+        Teller {
+            output,
+            lines,
+            room: Room::new(LINES_BYTES_MAX),
+            lost: Arc::default(),
+            failures: Arc::default(),
+            shown: Arc::default(),
+            changes: None,
+            of: LineOf::default(),
+            hosts: EndHosts::default(),
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_left_out_is_named_with_its_host_for_v() {
+        let told = |verbose, host: Option<&str>| {
+            let (lines, told) = mpsc::sync_channel(LINES_WAITING_MAX);
+            let output = Output {
+                verbose,
+                ..Output::default()
+            };
+            let mut teller = teller(output, lines);
+            teller.hosts.source = host.map(str::to_owned);
+            let error = Error::new(Kind::Entry, Side::Source, "is a FIFO, which is not copied");
+            teller.left_out(&error.at("/data/fifo"));
+            drop(teller);
+            let line = told.iter().map(|message| match message {
+                ScreenMessage::Line { text, .. } => text,
+                _ => panic!("another message"),
+            });
+            line.collect::<Vec<_>>()
+        };
+        let line = "fastcp: db1:/data/fifo: is a FIFO, which is not copied";
+        assert_eq!(told(true, Some("db1")), [line]);
+        let line = "fastcp: /data/fifo: is a FIFO, which is not copied";
+        assert_eq!(told(true, None), [line]);
+        assert_eq!(told(false, None), [""; 0]);
+    }
+
     #[test]
     fn an_error_of_a_command_does_not_repeat_what_was_shown() {
         let told = |output, shown: &[&str], message: &str| {
             let (lines, _kept) = mpsc::sync_channel(LINES_WAITING_MAX);
-            let teller = Teller {
-                output,
-                lines,
-                room: Room::new(LINES_BYTES_MAX),
-                lost: Arc::default(),
-                failures: Arc::default(),
-                shown: Arc::default(),
-                changes: None,
-                of: LineOf::default(),
-                hosts: EndHosts::default(),
-            };
+            let teller = teller(output, lines);
             shown.iter().for_each(|line| teller.notice(line));
             teller.sentence(&Error::new(Kind::Command, Side::Here, message))
         };

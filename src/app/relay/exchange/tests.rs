@@ -25,6 +25,7 @@ impl Reporter for KeptFailures {
     fn failure(&self, error: &Error) {
         self.0.lock().push(error.clone());
     }
+    fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
