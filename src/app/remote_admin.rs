@@ -102,7 +102,6 @@ impl RemoteAdmin {
             return Err(ssh::no_answer(&self.host, self.timeout, Rsh::Ssh));
         }
         let login = ssh::login_name(&self.host, &self.ssh, &startup).await;
-        let stderr = stderr_lines.lock().clone();
         Err(ssh::why_no_hello(
             &self.host,
             &login,
@@ -111,7 +110,7 @@ impl RemoteAdmin {
             &startup,
             &LastOutput {
                 stdout: &said,
-                stderr: &stderr,
+                stderr: stderr_lines.lock().clone(),
                 is_shown: true,
             },
         ))

@@ -34,6 +34,8 @@ pub enum NoHello {
     Control(ControlError),
     /// The connection ended while the program was being sent.
     CutShort,
+    /// The program that was sent does not run there. Its process has printed why.
+    DoesNotRun,
     Refused(Error),
 }
 
@@ -122,9 +124,7 @@ impl Bootstrap<'_> {
             // A program with this digest was already there, for another kind of machine.
             FirstMessage::Hello(hello) => return self.checked(hello, program),
             FirstMessage::Greeting(Greeting::Send { directory }) => directory,
-            FirstMessage::Greeting(Greeting::Failed(failure)) => {
-                return Err(self.failed(failure).into());
-            }
+            FirstMessage::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure)),
             FirstMessage::Greeting(_) => return Err(self.out_of_place().into()),
         };
         self.reporter.notice(&format!(
@@ -136,9 +136,7 @@ impl Bootstrap<'_> {
         self.send(stdin, &parcel).await?;
         match incoming.first(self.limit * ARRIVAL_LIMITS).await {
             Ok(FirstMessage::Hello(hello)) => self.checked(hello, program),
-            Ok(FirstMessage::Greeting(Greeting::Failed(failure))) => {
-                Err(self.failed(failure).into())
-            }
+            Ok(FirstMessage::Greeting(Greeting::Failed(failure))) => Err(self.failed(failure)),
             Ok(FirstMessage::Greeting(_)) => Err(self.out_of_place().into()),
             Err(ControlError::Closed | ControlError::Io(_)) => Err(NoHello::CutShort),
             Err(ControlError::Silent(limit)) => Err(NoHello::Late(limit)),
@@ -255,8 +253,8 @@ impl Bootstrap<'_> {
         }
     }
 
-    fn failed(&self, failure: Failure) -> Error {
-        self.refusal(match failure {
+    fn failed(&self, failure: Failure) -> NoHello {
+        let message = match failure {
             Failure::Nowhere => {
                 "no compatible fastcp on its PATH, and no directory to install it in: \
                  ~/.cache/fastcp, /tmp, /var/tmp and /dev/shm are full, not writable or mounted \
@@ -264,16 +262,9 @@ impl Bootstrap<'_> {
             }
             Failure::Length => "fastcp could not be written there completely (a full disk?)",
             Failure::Digest => "the program that was sent failed verification; try again",
-            Failure::Start if cfg!(target_env = "musl") => {
-                "the program that was sent does not run there (its message is above); install \
-                 one that does, or give its path with --remote-path"
-            }
-            Failure::Start => {
-                "the program that was sent does not run there (its message is above), because it \
-                 needs this machine's system libraries; use a static build \
-                 (--target x86_64-unknown-linux-musl)"
-            }
-        })
+            Failure::Start => return NoHello::DoesNotRun,
+        };
+        self.refusal(message).into()
     }
 
     fn forbidden(&self) -> Error {

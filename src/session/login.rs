@@ -128,7 +128,7 @@ impl Met {
             stderr,
             printable(host.name.as_bytes()),
             client,
-            attempt != Attempt::First || is_retried(request),
+            SeenLines::of(request, attempt),
         );
         let mut incoming = Incoming::new(stdout);
         let placing = Bootstrap {
@@ -151,13 +151,14 @@ impl Met {
         };
         let hello = match hello {
             Ok(hello) => hello,
-            Err(NoHello::Refused(error)) => {
+            Err(why @ (NoHello::Refused(_) | NoHello::DoesNotRun)) => {
                 // The far side would wait for a program that it will not get.
                 drop(stdin);
-                process.end(ABORT_PATIENCE).await;
+                let status = process.end(ABORT_PATIENCE).await;
                 words.last().await;
                 words.show_own(&*client.reporter, None);
-                return Err(error);
+                let said = words.said(b"");
+                return Err(no_hello(why, host, request, &options, &startup, status, &said).await);
             }
             Err(why) => {
                 let status = process.end(ABORT_PATIENCE).await;
@@ -172,11 +173,8 @@ impl Met {
                 let _ = timeout(patience, client.shutdown.wait()).await;
                 // ssh's message about it comes before the error.
                 let last = words.last().await;
-                let said = LastOutput {
-                    stdout: &incoming.noise(),
-                    stderr: &words.of_login(),
-                    is_shown: !request.ssh.quiet,
-                };
+                let noise = incoming.noise();
+                let said = words.said(&noise);
                 let mut error =
                     no_hello(why, host, request, &options, &startup, status, &said).await;
                 words.show_own(&*client.reporter, Some(&error));
@@ -219,8 +217,9 @@ impl Met {
         if let Err(cause) = say_hello(&mut self.stdin, hello).await {
             drop(self.stdin);
             let status = self.process.end(ABORT_PATIENCE).await;
-            let words = self.words.last().await;
-            let why = status.and_then(|status| ssh::why_lost(status, &words, self.rsh));
+            self.words.last().await;
+            let said = self.words.said(b"");
+            let why = status.and_then(|status| ssh::why_lost(status, &said, self.rsh));
             return Err(why.unwrap_or_else(|| lost(cause.into())));
         }
         let (control, _writer) = Outgoing::start(self.stdin);
@@ -292,7 +291,7 @@ impl LoggedIn {
         let status = self.process.end(patience).await?;
         self.words.shown(self.abort_patience).await;
         error.filter(|error| error.kind == Kind::Lost)?;
-        ssh::why_lost(status, &self.words.last.lock(), self.rsh)
+        ssh::why_lost(status, &self.words.said(b""), self.rsh)
     }
 }
 
@@ -320,6 +319,7 @@ async fn no_hello(
     let name = printable(host.name.as_bytes());
     match why {
         NoHello::Refused(error) => error,
+        NoHello::DoesNotRun => ssh::does_not_run(host, said),
         NoHello::Late(limit) => ssh::no_answer(host, limit, request.rsh),
         NoHello::CutShort => {
             let message = format!(
@@ -355,12 +355,33 @@ pub fn may_ask(request: &Request, attempt: Attempt) -> bool {
     request.rsh == Rsh::Ssh && !is_unattended && this_host::has_terminal()
 }
 
-/// The stderr of the server's process: shown line by line, and the last line kept.
+/// The lines of a server's process that the user reads without `-v`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SeenLines {
+    All,
+    /// Not those of the login, because the outage is reported as a whole.
+    AfterLogin,
+    /// None (`-q`).
+    None,
+}
+
+impl SeenLines {
+    fn of(request: &Request, attempt: Attempt) -> SeenLines {
+        match attempt {
+            _ if request.ssh.quiet => SeenLines::None,
+            Attempt::First if !is_retried(request) => SeenLines::All,
+            Attempt::First | Attempt::Again { .. } => SeenLines::AfterLogin,
+        }
+    }
+}
+
+/// The stderr of the server's process: shown line by line, and the last lines kept.
 struct ServerStderr {
     host: String,
+    seen: SeenLines,
     last: Arc<Mutex<String>>,
-    /// All lines of the login, up to [`LOGIN_MAX`].
-    of_login: Arc<Mutex<String>>,
+    /// All lines of the login, and then those since, up to [`LINES_MAX`].
+    lines: Arc<Mutex<String>>,
     /// The server's own lines during the login, kept because an error may quote them.
     own: Arc<Mutex<Vec<String>>>,
     is_login: Arc<AtomicBool>,
@@ -369,8 +390,8 @@ struct ServerStderr {
     relay: JoinHandle<()>,
 }
 
-/// Bytes of a login's lines that are kept. Beyond this, all older lines are dropped.
-const LOGIN_MAX: usize = 8 << 10;
+/// Bytes of lines that are kept. Beyond this, all older lines are dropped.
+const LINES_MAX: usize = 8 << 10;
 
 /// The server's own lines that are kept until the login is over.
 const OWN_MAX: usize = 8;
@@ -388,16 +409,21 @@ fn with_host(host: &str, line: &str) -> String {
 }
 
 impl ServerStderr {
-    /// Shows ssh's lines, and those of fastcp there with the name of its host. `hidden`: those of
-    /// the login appear only with `-v`, because the outage is reported as a whole.
-    fn relay(stderr: Stderr, host: String, client: &ClientContext, hidden: bool) -> ServerStderr {
+    /// Shows ssh's lines, and those of fastcp there with the name of its host, as `seen` says.
+    fn relay(
+        stderr: Stderr,
+        host: String,
+        client: &ClientContext,
+        seen: SeenLines,
+    ) -> ServerStderr {
+        let hidden = seen == SeenLines::AfterLogin;
         let last = Arc::new(Mutex::new(String::new()));
         let is_login = Arc::new(AtomicBool::new(true));
         let (reporter, keep, asks) = (client.reporter.clone(), last.clone(), is_login.clone());
-        let of_login = Arc::new(Mutex::new(String::new()));
+        let lines = Arc::new(Mutex::new(String::new()));
         let own = Arc::<Mutex<Vec<String>>>::default();
         let keep_own = own.clone();
-        let lines = of_login.clone();
+        let keep_lines = lines.clone();
         let at = host.clone();
         let show = move |line: &str| {
             let mut last = keep.lock();
@@ -406,14 +432,13 @@ impl ServerStderr {
                 line.clone_into(&mut last);
             }
             drop(last);
-            if asks.load(Relaxed) {
-                let mut lines = lines.lock();
-                if lines.len() + line.len() >= LOGIN_MAX {
-                    lines.clear();
-                }
-                lines.push_str(line);
-                lines.push('\n');
+            let mut lines = keep_lines.lock();
+            if lines.len() + line.len() >= LINES_MAX {
+                lines.clear();
             }
+            lines.push_str(line);
+            lines.push('\n');
+            drop(lines);
             if asks.load(Relaxed) && line.starts_with(ssh::OWN) {
                 let mut own = keep_own.lock();
                 if own.len() < OWN_MAX {
@@ -441,8 +466,9 @@ impl ServerStderr {
         let relay = tokio::spawn(relay);
         ServerStderr {
             host,
+            seen,
             last,
-            of_login,
+            lines,
             own,
             is_login,
             is_asking,
@@ -450,8 +476,17 @@ impl ServerStderr {
         }
     }
 
-    fn of_login(&self) -> String {
-        self.of_login.lock().clone()
+    /// The last output of its process, whose stdout ended with these bytes.
+    fn said<'a>(&self, stdout: &'a [u8]) -> LastOutput<'a> {
+        LastOutput {
+            stdout,
+            stderr: self.lines.lock().clone(),
+            is_shown: match self.seen {
+                SeenLines::All => true,
+                SeenLines::AfterLogin => !self.is_login.load(Relaxed),
+                SeenLines::None => false,
+            },
+        }
     }
 
     /// Shows the server's own lines of the login, except a line that `error` quotes.
@@ -469,6 +504,7 @@ impl ServerStderr {
     fn said_hello(&self) {
         self.is_login.store(false, Relaxed);
         self.last.lock().clear();
+        self.lines.lock().clear();
     }
 
     /// Waits for the last lines of a process that has ended. Bounded, because another process may
@@ -521,6 +557,7 @@ async fn hold(reporter: Arc<dyn Reporter>) -> Box<dyn Send> {
 mod tests {
     use super::*;
     use crate::itemize::ItemizedEntry;
+    use crate::report::SilentReporter;
 
     /// Takes its time for each line.
     #[derive(Default)]
@@ -542,14 +579,12 @@ mod tests {
         fn status(&self) {}
     }
 
-    /// A login to a server that writes two lines and exits.
-    fn logged_in(reporter: &Arc<SlowReporter>) -> LoggedIn {
-        let client = ClientContext::new(Arc::default(), reporter.clone());
-        let host = Host {
-            user: None,
-            name: "h".into(),
-            port: None,
-        };
+    /// A process that writes two lines and exits, and its stderr.
+    fn talkative(
+        client: &ClientContext,
+        seen: SeenLines,
+    ) -> (Process, ChildStdin, ServerStderr, Incoming<ChildStdout>) {
+        let host = host();
         let startup = Startup {
             path: Some("sh -c 'echo one >&2; echo two >&2'".to_owned()),
             ..Startup::default()
@@ -557,19 +592,53 @@ mod tests {
         let options = SshOptions::default();
         let started = ssh::start(Rsh::Local, &host, &options, &startup, SERVER);
         let (process, stdin, stdout, stderr) = started.expect("it starts").split();
-        let words = ServerStderr::relay(stderr, "h".to_owned(), &client, false);
+        let words = ServerStderr::relay(stderr, "h".to_owned(), client, seen);
+        (process, stdin, words, Incoming::new(stdout))
+    }
+
+    fn host() -> Host {
+        Host {
+            user: None,
+            name: "h".into(),
+            port: None,
+        }
+    }
+
+    /// A login to a server that writes two lines and exits.
+    fn logged_in(reporter: &Arc<SlowReporter>) -> LoggedIn {
+        let client = ClientContext::new(Arc::default(), reporter.clone());
+        let (process, stdin, words, incoming) = talkative(&client, SeenLines::All);
         words.said_hello();
         let (control, _writer) = Outgoing::start(stdin);
         LoggedIn {
-            host,
+            host: host(),
             hello: this_host::hello(),
             rsh: Rsh::Local,
             process,
             // Generous, because the machine may be busy.
             abort_patience: Duration::from_secs(60),
             words,
-            incoming: Incoming::new(stdout),
+            incoming,
             control,
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_that_the_user_does_not_read_are_known_as_such() {
+        let client = ClientContext::new(Arc::default(), Arc::new(SilentReporter));
+        for (seen, in_login, later) in [
+            (SeenLines::All, true, true),
+            (SeenLines::AfterLogin, false, true),
+            (SeenLines::None, false, false),
+        ] {
+            let (_process, _stdin, mut words, _incoming) = talkative(&client, seen);
+            // Generous, because the machine may be busy.
+            words.shown(Duration::from_secs(60)).await;
+            let said = words.said(b"");
+            assert_eq!((&*said.stderr, said.is_shown), ("one\ntwo\n", in_login));
+            words.said_hello();
+            let said = words.said(b"");
+            assert_eq!((&*said.stderr, said.is_shown), ("", later));
         }
     }
 

@@ -16,8 +16,8 @@ pub struct LastOutput<'a> {
     /// The last bytes of its stdout.
     pub stdout: &'a [u8],
     /// The last lines of its stderr.
-    pub stderr: &'a str,
-    /// The user has seen the stderr, because `-q` was not given.
+    pub stderr: String,
+    /// The user has seen these lines. Otherwise an error quotes them.
     pub is_shown: bool,
 }
 
@@ -44,7 +44,7 @@ pub fn why_no_hello(
     let name = printable(host.name.as_bytes());
     let error = |kind, message| Error::new(kind, Side::Here, format!("{name}: {message}"));
     let says = |words: &str| said.stderr.contains(words);
-    if let Some(words) = refused_itself(status, said.stderr) {
+    if let Some(words) = refused_itself(status, &said.stderr) {
         return error(Kind::FarEnd, format!("fastcp cannot run there: {words}"));
     }
     if said.stdout.windows(MAGIC.len()).any(|part| part == MAGIC) {
@@ -101,6 +101,20 @@ fn refused_itself(status: Option<ExitStatus>, stderr: &str) -> Option<&str> {
     let refuses = code.is_none_or(|code| code == Kind::FarEnd.exit_code());
     let mut lines = stderr.lines().filter(|_| refuses);
     lines.rfind(|line| line.starts_with(OWN))?.strip_prefix(OWN)
+}
+
+/// The error for a program that was sent to the host and does not run there.
+pub fn does_not_run(host: &Host, said: &LastOutput) -> Error {
+    let advice = match cfg!(target_env = "musl") {
+        true => "; install one that does, or give its path with --remote-path",
+        false => {
+            ", because it needs this machine's system libraries; use a static build \
+             (--target x86_64-unknown-linux-musl)"
+        }
+    };
+    let (name, why) = (printable(host.name.as_bytes()), said.why());
+    let message = format!("{name}: the program that was sent does not run there{why}{advice}");
+    Error::new(Kind::FarEnd, Side::Here, message)
 }
 
 /// The error for a login without an answer within `limit`.
@@ -226,9 +240,9 @@ fn killed(program: &str, signal: i32) -> String {
 }
 
 /// The cause of a lost control connection, if the exit status of the far end's process shows it.
-/// `words` is the last line of its stderr since the hello, or empty. The error's kind decides
-/// whether the client logs in again.
-pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
+/// `said` is its output since the hello. The error's kind decides whether the client logs in again.
+pub fn why_lost(status: ExitStatus, said: &LastOutput, rsh: Rsh) -> Option<Error> {
+    let words = said.stderr.lines().last().unwrap_or_default();
     let lost = |message: String| Some(Error::new(Kind::Lost, Side::Here, message));
     let program = match rsh {
         Rsh::Ssh => "ssh",
@@ -247,8 +261,10 @@ pub fn why_lost(status: ExitStatus, words: &str, rsh: Rsh) -> Option<Error> {
                 .to_owned(),
         ),
         (_, Some(code)) if code == Kind::Breach.exit_code() || code == RUST_PANIC => {
-            let message = "fastcp there stopped with an internal error (its message is above); please \
-                           report this bug";
+            let message = format!(
+                "fastcp there stopped with an internal error{}; please report this bug",
+                said.why()
+            );
             Some(Error::new(Kind::Breach, Side::Here, message))
         }
         (_, Some(code)) if SIGNALLED.contains(&code) => {
@@ -285,7 +301,7 @@ mod tests {
                 &startup,
                 &LastOutput {
                     stdout,
-                    stderr,
+                    stderr: str::to_owned(stderr),
                     is_shown: true,
                 },
             );
@@ -339,9 +355,18 @@ mod tests {
         assert!(told.ends_with("me ALL=(root) NOPASSWD: /bin/sh"), "{told}");
     }
 
+    fn said(stderr: &str, is_shown: bool) -> LastOutput<'static> {
+        LastOutput {
+            stdout: b"",
+            stderr: stderr.to_owned(),
+            is_shown,
+        }
+    }
+
     #[test]
     fn how_its_process_ended_tells_why_control_was_lost() {
-        let why = |status, words| why_lost(ExitStatus::from_raw(status), words, Rsh::Ssh);
+        let why =
+            |status, words| why_lost(ExitStatus::from_raw(status), &said(words, true), Rsh::Ssh);
         let told = |status, words| why(status, words).map(|error| error.message);
         let code = |code: i32| code << 8;
         assert_eq!(told(9, "x").unwrap(), "ssh was killed by signal 9");
@@ -359,6 +384,36 @@ mod tests {
         assert_eq!(kind(255), Kind::Lost);
         for panic in [13, 101] {
             assert_eq!(kind(panic), Kind::Breach, "another login panics too");
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_the_lines_that_the_user_has_not_seen() {
+        let host = Host {
+            user: None,
+            name: "h".into(),
+            port: None,
+        };
+        let panic = "thread 'main' panicked at a.rs:1:2:\noops\nnote: run with RUST_BACKTRACE\n";
+        for (is_shown, told, lost) in [
+            (
+                true,
+                "h: the program that was sent does not run there (its message is above)",
+                "stopped with an internal error (its message is above); please report this bug",
+            ),
+            (
+                false,
+                "h: the program that was sent does not run there (sh: 1: not found)",
+                "(thread 'main' panicked at a.rs:1:2: / oops / note: run with RUST_BACKTRACE); \
+                 please report this bug",
+            ),
+        ] {
+            let error = does_not_run(&host, &said("sh: 1: not found\n", is_shown));
+            assert_eq!(error.kind, Kind::FarEnd);
+            assert!(error.message.starts_with(told), "{}", error.message);
+            let panicked = ExitStatus::from_raw(13 << 8);
+            let error = why_lost(panicked, &said(panic, is_shown), Rsh::Ssh).unwrap();
+            assert!(error.message.ends_with(lost), "{}", error.message);
         }
     }
 }

@@ -20,8 +20,8 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 pub use ending::{
-    LastOutput, OWN, classify, is_refusal, is_refused, may_pass, no_answer, server_killed,
-    why_lost, why_no_hello,
+    LastOutput, OWN, classify, does_not_run, is_refusal, is_refused, may_pass, no_answer,
+    server_killed, why_lost, why_no_hello,
 };
 pub use names::connect_timeout;
 use options::ssh_arguments;

@@ -20,6 +20,7 @@ ways! { push =>
     a_placing_that_is_cut_short_leaves_nothing,
     a_first_login_that_is_lost_while_it_installs_is_tried_again_if_asked,
     programs_with_equal_process_ids_are_placed_apart,
+    a_program_that_does_not_run_there_is_told_with_its_message,
     a_damaged_program_is_replaced_and_never_run,
     another_machine_gets_its_own_program,
     a_far_side_that_lies_before_its_hello_is_held_out,
@@ -313,6 +314,25 @@ fn a_first_login_that_is_lost_while_it_installs_is_tried_again_if_asked(case: &C
         .exits(5)
         .says("being installed there; try again")
         .never_says("logging in");
+}
+
+/// The user reads its message once: above the error, or in it.
+fn a_program_that_does_not_run_there_is_told_with_its_message(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&Login {
+        before: "echo \"=fastcp= want Linux $(uname -m)\"; read a; echo 'exec format error' >&2; \
+                 echo '=fastcp= failed start'; exit 4"
+            .into(),
+        ..bare_login()
+    });
+    let told = "does not run there";
+    let seen = format!("exec format error\nfastcp: far: the program that was sent {told} (its");
+    copy(case, &[]).exits(4).says(&seen);
+    for flags in [&["-q"][..], &["--retry-for", "1min"]] {
+        let done = copy(case, flags);
+        done.exits(4).says(&format!("{told} (exec format error)"));
+        assert_eq!(done.stderr.lines().count(), 1, "{done}");
+    }
 }
 
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
