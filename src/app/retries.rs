@@ -90,7 +90,8 @@ pub async fn repeat(
         };
         let error = unless_signalled(lost.error, client).await?;
         if client.shutdown.is_once() {
-            return Err(unrepeatable(error, lost.host, &request));
+            let host = lost.host.as_ref().unwrap_or(&outage.host);
+            return Err(unrepeatable(error, host, &request));
         }
         if lost.had_begun {
             before.push(id);
@@ -192,15 +193,15 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
     }
 }
 
-/// The error of a copy that cannot resume, because its pipe cannot be read again. `host`: the lost
-/// one of two hosts.
-fn unrepeatable(mut error: Error, host: Option<String>, request: &Request) -> Error {
+/// The error of a copy that cannot resume, because its pipe cannot be read again. The connection to
+/// `host` was lost.
+fn unrepeatable(mut error: Error, host: &str, request: &Request) -> Error {
     if error.kind == Kind::Lost {
-        if let Some(host) = host {
-            error.message = format!("connection to {host} lost: {}", error.message);
-        }
-        error.message += "; this copy reads from or writes to a pipe, so it cannot be resumed: \
-                          start the copy again";
+        error.message = format!(
+            "connection to {host} lost: {}; this copy reads from or writes to a pipe, so it cannot \
+             be resumed: start the copy again",
+            error.message
+        );
         if request.options.spool && request.dest.host.is_some() {
             error.message +=
                 " (with --spool, any received part is in .fastcp-*.part beside the destination)";

@@ -152,6 +152,7 @@ fn a_lost_session_is_the_end_of_a_stream_and_of_its_commands(case: &Case) {
     }
     run.wait()
         .exits(5)
+        .says("connection to far lost: ")
         .says("so it cannot be resumed")
         .never_says("to resume");
     assert!(!case.dst.has("a"));
