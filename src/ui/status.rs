@@ -43,7 +43,7 @@ pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
     }
     parts.extend(is_verifying(snapshot).then(|| verifying(snapshot)));
     let copies = snapshot.copies;
-    parts.extend(copies.map(|copies| format!("all of the {}", several(copies))));
+    parts.extend(copies.map(|copies| format!("these figures: the {}", several(copies))));
     format!("fastcp: {}", parts.join(", "))
 }
 
@@ -52,6 +52,18 @@ mod tests {
     use super::*;
     use crate::manifest::Totals;
     use crate::progress::Progress;
+
+    #[test]
+    fn with_several_destinations_it_says_whose_figures_they_are() {
+        let progress = Progress::default();
+        progress.set_phase(Phase::Connecting);
+        let mut snapshot = progress.snapshot();
+        snapshot.copies = Some((2, 5));
+        assert_eq!(
+            line(&snapshot, None),
+            "fastcp: connecting, these figures: the slowest destination; 2 of 5 destinations done"
+        );
+    }
 
     #[test]
     fn each_phase_has_its_line() {
