@@ -261,7 +261,7 @@ fn check_changes(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
     }
     if args.dry_run && args.digests.is_some() {
         return Err(Error::usage(
-            "--dry-run reads no content, so there is nothing to list: leave out --digests",
+            "--dry-run copies nothing, so --digests has nothing to list: leave out --digests",
         ));
     }
     if args.itemize_changes && dest.what == EndKind::Stdio {
