@@ -77,8 +77,9 @@ fn with_commands(
         (2, ..) => (operands.next(), operands.next()),
         _ => {
             return Err(Error::usage(
-                "a command stands for SOURCE or DEST: type only the other end, and HOST: if the \
-                 command runs on another host: fastcp --from-command CMD [HOST:] DEST, fastcp SOURCE [HOST:] --to-command CMD",
+                "a command takes the place of SOURCE or DEST: write fastcp --from-command CMD \
+                 [HOST:] DEST or fastcp SOURCE [HOST:] --to-command CMD (HOST: only if the command \
+                 runs on another host)",
             ));
         }
     };
@@ -269,8 +270,11 @@ mod tests {
             (vec!["a", "b", "-"], "one source"),
             (vec!["-", "a", "h:"], "one source"),
             ([&["a", "h:p"], &to[..]].concat(), "h:p is a path"),
-            ([&["a", "b", "h:"], &to[..]].concat(), "only the other end"),
-            (to.to_vec(), "only the other end"),
+            (
+                [&["a", "b", "h:"], &to[..]].concat(),
+                "takes the place of SOURCE or DEST",
+            ),
+            (to.to_vec(), "takes the place of SOURCE or DEST"),
             (vec!["a", "--to-command", " "], "is empty"),
             (vec!["-"], "are needed"),
         ] {
