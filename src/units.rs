@@ -136,6 +136,11 @@ pub fn count(number: u64) -> String {
     out
 }
 
+/// `1 file`, `12,345 files`
+pub fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
 /// Parses `4096`, `512M`, `1.5G`, `256Mi`, `64 KiB`. A plain number means bytes.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind};
 use crate::keep::NotKept;
 use crate::progress::Snapshot;
 use crate::session::{Outcome, Verdict};
-use crate::units::{count, duration, harmless, rate, size};
+use crate::units::{count, duration, harmless, plural, rate, size};
 
 /// The summary, and what limited the copy. Empty if the session failed before it copied anything.
 pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
@@ -430,10 +430,6 @@ fn words(kind: Kind) -> &'static str {
         Kind::Busy => "in use by another fastcp",
         Kind::Signal(_) => "interrupted",
     }
-}
-
-fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use console::measure_text_width;
 
 use crate::manifest::Totals;
 use crate::progress::{Phase, Snapshot};
-use crate::units::{clock, count, rate, size};
+use crate::units::{clock, plural, rate, size};
 
 use super::terminal::Glyphs;
 
@@ -65,13 +65,14 @@ pub(super) fn lines(
             None if snapshot.phase == Phase::Reconnecting => cut("logging in again", width).into(),
             // A check of a list knows no totals, and a copy may begin before it knows them.
             None if snapshot.scanned_files == 0 && snapshot.moved_bytes == 0 => {
-                let (files, bytes) = (count(snapshot.files), size(snapshot.done_bytes));
-                let same = if snapshot.files > 0 {
-                    " are the same"
-                } else {
-                    ""
+                let files = plural(snapshot.files, "file", "files");
+                let bytes = size(snapshot.done_bytes);
+                let same = match snapshot.files {
+                    0 => "",
+                    1 => " is the same",
+                    _ => " are the same",
                 };
-                let first = format!("{files} files, {bytes}{same}  {}", speed(rate));
+                let first = format!("{files}, {bytes}{same}  {}", speed(rate));
                 cut(&first, width).into()
             }
             None => {
@@ -112,8 +113,8 @@ pub(super) fn several((over, all): (usize, usize)) -> String {
 
 pub(super) fn scanning(snapshot: &Snapshot) -> String {
     format!(
-        "scanning {} files, {}",
-        count(snapshot.scanned_files),
+        "scanning {}, {}",
+        plural(snapshot.scanned_files, "file", "files"),
         size(snapshot.scanned_bytes)
     )
 }
@@ -365,6 +366,12 @@ mod tests {
         snapshot.scanned_bytes = 3100 * MB;
         let scanning = "scanning 12,345 files, 3.10 GB";
         assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [scanning]);
+        let one = Snapshot {
+            scanned_files: 1,
+            ..snapshot.clone()
+        };
+        let shown_one = shown(&one, Glyphs::Utf8, 80);
+        assert_eq!(shown_one, ["scanning 1 file, 3.10 GB"]);
         snapshot.phase = Phase::Flushing;
         let flushing = shown(&snapshot, Glyphs::Utf8, 80);
         assert!(flushing[0].ends_with("229 MB/s  flushing 1.55 GB"));
@@ -381,6 +388,15 @@ mod tests {
         (snapshot.scanned_files, snapshot.moved_bytes) = (0, 1);
         let line = "1.55 GB copied  229 MB/s";
         assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
+        snapshot.moved_bytes = 0;
+        for (files, line) in [
+            (0, "0 files, 1.55 GB  229 MB/s"),
+            (1, "1 file, 1.55 GB is the same  229 MB/s"),
+            (2, "2 files, 1.55 GB are the same  229 MB/s"),
+        ] {
+            snapshot.files = files;
+            assert_eq!(shown(&snapshot, Glyphs::Utf8, 80), [line]);
+        }
     }
 
     #[test]
