@@ -136,7 +136,14 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// `1 file`, `12,345 files`
+/// The number with its noun.
+///
+/// ```
+/// use fastcp::units::plural;
+///
+/// assert_eq!(plural(1, "file", "files"), "1 file");
+/// assert_eq!(plural(12_345, "file", "files"), "12,345 files");
+/// ```
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }

@@ -28,6 +28,7 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{EntryId, Timestamp};
 use crate::mirror::NameSums;
 use crate::report::TellUser;
+use crate::units::plural;
 use crate::wire::message::{ABOVE_MAX, DirectoryNames, ExtraEntries};
 
 /// Most directories and files that are never deleted, in some 8 MB.
@@ -282,10 +283,7 @@ impl Mirroring {
     /// Reports what could not be decided.
     fn conclude(&self, report: &Report, work: &MirrorWork) {
         if work.unsure > 0 {
-            let entries = match work.unsure {
-                1 => "1 entry".to_owned(),
-                more => format!("{more} entries"),
-            };
+            let entries = plural(work.unsure, "entry", "entries");
             let line = match self.rules.check {
                 true => {
                     format!(
@@ -302,8 +300,8 @@ impl Mirroring {
         }
         if work.left_out > 0 {
             let message = format!(
-                "fastcp had no memory left to look for extra entries in {} directories{}",
-                work.left_out,
+                "fastcp had no memory left to look for extra entries in {}{}",
+                plural(work.left_out, "directory", "directories"),
                 match self.rules.check || self.rules.dry_run {
                     true => "",
                     false => ": copy again to delete these entries",
