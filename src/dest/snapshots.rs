@@ -896,7 +896,7 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
     });
     linked.map_err(|cause| {
         let what =
-            "the snapshot is on disk, and the next run completes it: cannot make the link latest";
+            "cannot make the link latest (the snapshot is on disk, and the next run completes it)";
         failed(container, what, cause)
     })?;
     sync_directory(container)?;
@@ -907,7 +907,7 @@ fn finish(container: &Arc<Dir>, state: &Arc<Dir>, name: SnapshotName) -> Result<
     marked.map_err(|cause| {
         failed(
             container,
-            "the snapshot is on disk, and the next run completes it: cannot mark it as complete",
+            "cannot mark the snapshot as complete (it is on disk, and the next run completes it)",
             cause,
         )
     })?;
