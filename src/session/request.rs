@@ -339,8 +339,8 @@ impl Request {
             return Ok(());
         }
         let message = format!(
-            "fastcp on {} is older and keeps only modes and times (-p): install the same version \
-             on both hosts",
+            "fastcp on {} is older and knows neither -a nor --delete, --backup and the like: \
+             install the same version on both hosts",
             printable(host.name.as_bytes())
         );
         Err(Error::new(Kind::FarEnd, Side::Here, message))
