@@ -31,9 +31,10 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
         return Ok(());
     };
     let [first, source] = [first, second].map(|nth| &sources[nth as usize]);
+    // The paths may be long, and the other end cuts a long text at its end.
     let message = format!(
-        "{} and {} would get the same name; copy them to different names or into different directories \
-         (without a slash at its end, a directory keeps its name)",
+        "two sources would get the same name; copy them to different names or into different \
+         directories (without a slash at its end, a directory keeps its name): {} and {}",
         first.shown(),
         source.shown()
     );

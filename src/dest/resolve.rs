@@ -434,8 +434,6 @@ mod tests {
                 "-T d",
                 "Usage: --no-target-directory takes one source",
             ),
-            ("a a", "d", "Usage: a and a would get the same name"),
-            ("D/ E/", "d", "Usage: D and E would get the same name"),
             (
                 "a",
                 "loop",
@@ -447,6 +445,11 @@ mod tests {
             assert!(found.starts_with(expected), "{roots} to {path:?}: {found}");
         }
         assert!(outcome("a", &"x".repeat(256)).starts_with("Write: name too long"));
+        for (roots, both) in [("a a", ": a and a"), ("D/ E/", ": D and E")] {
+            let found = outcome(roots, "d");
+            let begin = "Usage: two sources would get the same name; copy them";
+            assert!(found.starts_with(begin) && found.ends_with(both), "{found}");
+        }
     }
 
     #[test]
