@@ -30,6 +30,9 @@ pub struct Fault {
 /// Characters of the text that the receiver of a fault reads.
 const TEXT_MAX: usize = 256;
 
+/// The end of a text that was cut.
+const CUT: &str = "...";
+
 /// Bytes of the path that the receiver of a fault reads.
 const PATH_MAX: usize = 4096;
 
@@ -42,7 +45,6 @@ impl Fault {
             .path
             .as_ref()
             .map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
-        let text = error.message.chars().take(TEXT_MAX).collect();
         Fault {
             kind: error.kind,
             errno: error.errno,
@@ -50,7 +52,7 @@ impl Fault {
             entry,
             parent,
             path,
-            text,
+            text: bounded(&error.message),
         }
     }
 
@@ -69,7 +71,6 @@ impl Fault {
     /// Converts to an error of this end. Makes the text printable and bounds its length.
     pub fn into_error(self) -> Error {
         use std::os::unix::ffi::OsStringExt;
-        let text: String = self.text.chars().take(TEXT_MAX).collect();
         let mut path = self.path;
         path.truncate(PATH_MAX);
         // Frees the memory of the part that was cut off.
@@ -84,15 +85,42 @@ impl Fault {
             kind,
             side: self.side,
             path: (!path.is_empty()).then(|| path.into()),
-            message: crate::units::harmless(&text),
+            message: crate::units::harmless(&bounded(&self.text)),
             errno: self.errno,
         }
     }
 }
 
+/// The text, with a mark if it is too long.
+fn bounded(text: &str) -> String {
+    if text.chars().nth(TEXT_MAX).is_none() {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(TEXT_MAX - CUT.len());
+    kept.chain(CUT.chars()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_ends_in_a_mark() {
+        let kept = |text: String| {
+            let fault = Fault::of(&Error::new(Kind::Read, Side::Source, &*text), 0, 0);
+            assert!(fault.text.chars().count() <= TEXT_MAX);
+            let once = fault.text.clone();
+            assert_eq!(fault.into_error().message, once, "it is not cut again");
+            once
+        };
+        let short = "é".repeat(TEXT_MAX);
+        assert_eq!(kept(short.clone()), short);
+        let long = kept(short.clone() + "é");
+        assert_eq!(long, "é".repeat(TEXT_MAX - 3) + "...");
+        let mut fault = Fault::of(&Error::new(Kind::Read, Side::Source, ""), 0, 0);
+        fault.text = short + "é";
+        assert_eq!(fault.into_error().message, long);
+    }
 
     #[test]
     fn a_path_below_the_root_is_named_from_there() {
