@@ -48,9 +48,9 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("the ssh connection was closed")]
+    #[error("the control connection was closed")]
     Closed,
-    #[error("the ssh connection failed: {}", reason_of(.0))]
+    #[error("the control connection failed: {}", reason_of(.0))]
     Io(#[from] io::Error),
     #[error("fastcp there sent an invalid message: {0}; please report this bug")]
     BadMessage(#[from] BadMessage),
