@@ -19,6 +19,9 @@ use crate::pipeline::context::Context;
 use crate::units::{printable, size};
 use crate::wire::message::EntryEnd;
 
+/// The message if another thread still writes to a file.
+pub(super) const STILL_WRITING: &str = "a write to it has not ended; check the disk";
+
 pub struct Files {
     pub entries: Arc<Entries>,
     pub jobs: Jobs,
@@ -201,14 +204,9 @@ impl Files {
     ) -> Result<ExistingEntry> {
         let partial = file.take_partial();
         // No claim is open, so no worker holds the partial file any more.
-        let mut partial = partial.and_then(Arc::into_inner).ok_or_else(|| {
-            Error::new(
-                Kind::Lost,
-                Side::Dest,
-                "a write to it has not ended; check the disk",
-            )
-            .at(file.path())
-        })?;
+        let mut partial = partial
+            .and_then(Arc::into_inner)
+            .ok_or_else(|| Error::new(Kind::Lost, Side::Dest, STILL_WRITING).at(file.path()))?;
         if length != file.entry.size {
             partial.end_at(length)?;
         }

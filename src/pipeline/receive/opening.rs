@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::files::Files;
+use super::files::{Files, STILL_WRITING};
 use super::jobs::{Job, Restart};
 use super::open_file::{FileOutput, FileTree, IncomingFile, OpenFile, PartialFile};
 use super::restored::{Restored, span};
@@ -400,9 +400,7 @@ impl Files {
         // A late write must not mix with the writes of the new reading.
         let partial = old.take_partial();
         if partial.is_some_and(|partial| !self.remove_partial(partial)) {
-            let seconds = WRITE_PATIENCE.as_secs();
-            let message = format!("a write to it has not ended for {seconds} s; check the disk");
-            return Err(Error::new(Kind::Write, Side::Dest, message).at(old.path()));
+            return Err(Error::new(Kind::Write, Side::Dest, STILL_WRITING).at(old.path()));
         }
         self.context().progress.end_name(entry.id);
         let file = IncomingFile {
