@@ -66,7 +66,10 @@ pub fn outcome(
     });
     let (elapsed, counters) = (started.elapsed(), client.progress.snapshot());
     if request.strict && fatal.is_none() && counters.not_kept != NotKept::default() {
-        let message = "some metadata was not kept (--strict)";
+        let message = match request.ssh.quiet {
+            true => "some metadata was not kept; leave out -q to read which (--strict)",
+            false => "some metadata was not kept, see the lines about it (--strict)",
+        };
         let error = Error::new(Kind::Entry, Side::Here, message);
         client.news.failures.add(&error);
     }

@@ -428,7 +428,10 @@ fn what_may_not_be_kept_is_counted(case: &Case) {
         format!("--inh-caps={powers}"),
     ]);
     let strict = strict.run();
-    let told = strict.exits(1).says("--strict").stdout_text();
+    let told = strict
+        .exits(1)
+        .says("see the lines about it (--strict)")
+        .stdout_text();
     assert_eq!(number(&told, "set_ids"), 1, "{told}");
     fs::set_permissions(tree.path("text"), mode).expect("change the mode");
     fs::remove_dir_all(case.dst.path("strict")).expect("remove the copy");
