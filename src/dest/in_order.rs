@@ -57,7 +57,7 @@ impl OrderedSink {
             }),
         };
         let body = match outlet {
-            Some(outlet) => SinkKind::Ordered(Reorder::new(outlet, window)),
+            Some(outlet) => SinkKind::Ordered(Reorder::new(outlet, window)?),
             None => SinkKind::Null,
         };
         Ok(OrderedSink {

@@ -158,13 +158,21 @@ impl PipeOutput {
 
     /// A second handle, to be [closed](super::close) after the last write: a file system that
     /// writes at each close reports its errors there. None for a pipe or a socket.
-    pub fn second(&self) -> Option<OwnedFd> {
-        let stat = fstat(&self.fd).ok()?;
+    ///
+    /// # Errors
+    /// `Kind::Write`, if there is none although it is needed.
+    pub fn second(&self) -> Result<Option<OwnedFd>> {
+        let failed = |cause: io::Error| {
+            let what = "cannot open it a second time";
+            Error::io(Kind::Write, Side::Dest, &self.path, what, cause)
+        };
+        let stat = fstat(&self.fd).map_err(|cause| failed(cause.into()))?;
         let tells = matches!(
             file_type(&stat),
             FileType::RegularFile | FileType::BlockDevice | FileType::CharacterDevice
         );
-        tells.then(|| self.fd.try_clone().ok())?
+        let second = tells.then(|| self.fd.try_clone());
+        second.transpose().map_err(failed)
     }
 
     fn closed_early(&self) -> Error {

@@ -60,9 +60,13 @@ enum Turn {
 
 impl Reorder {
     /// `window` is in chunks.
-    pub fn new(outlet: PipeOutput, window: usize) -> Reorder {
-        let second = outlet.second().map(|fd| (fd, outlet.path().to_owned()));
-        Reorder {
+    ///
+    /// # Errors
+    /// As [`PipeOutput::second`].
+    pub fn new(outlet: PipeOutput, window: usize) -> Result<Reorder> {
+        let second = outlet.second()?;
+        let second = second.map(|fd| (fd, outlet.path().to_owned()));
+        Ok(Reorder {
             window,
             state: Mutex::new(ReorderState {
                 second,
@@ -71,7 +75,7 @@ impl Reorder {
                 written: 0,
                 turn: Turn::Free(outlet),
             }),
-        }
+        })
     }
 
     /// Takes a chunk. If another thread is writing, this call returns at once. Otherwise it writes

@@ -60,7 +60,7 @@ fn pipe(window: usize) -> (Reorder, std::fs::File) {
 
 fn ordered(write: OwnedFd, window: usize) -> Reorder {
     let outlet = PipeOutput::own(write, "-", Stop::new()).unwrap();
-    Reorder::new(outlet, window)
+    Reorder::new(outlet, window).unwrap()
 }
 
 fn bytes(len: usize) -> Vec<u8> {

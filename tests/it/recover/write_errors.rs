@@ -18,6 +18,8 @@ ways! { local_push, here =>
     a_pipe_that_fills_the_disk_is_told_so,
 }
 
+ways! { here => an_output_without_a_second_handle_fails }
+
 const BOTH: [&str; 2] = ["big", "small"];
 
 fn sources(case: &Case) {
@@ -109,6 +111,20 @@ fn fsync_makes_the_names_above_durable_too(case: &Case) {
             case.dst.dir("above");
         }
     }
+}
+
+/// The close of a second handle reports errors of write-back.
+fn an_output_without_a_second_handle_fails(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let from = case.src.file("a", "a few bytes");
+    let inject = Inject::new().fail("dup", Errno::MFILE).on("/dev/zero");
+    let run = case.fastcp().arg(from).arg("/dev/zero");
+    let done = run.inject(&inject).run();
+    inject.assert_struck(1);
+    done.exits(8)
+        .says("/dev/zero: cannot open it a second time: too many open files");
 }
 
 fn a_pipe_that_fills_the_disk_is_told_so(case: &Case) {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A name is that of a call ("pwrite64"), of a family ("open", "stat", "rename", "unlink", …) or
-//! "lease", "seek_data", "seek_hole", "look_at_link", "look_through_link"; the table is in
+//! "lease", "dup", "seek_data", "seek_hole", "look_at_link", "look_through_link"; the table is in
 //! `calls.rs`. Each action starts a rule, and the methods called after it narrow that rule. If
 //! several rules fit a call, the first one acts. `hold` keeps calls until `release`, or
 //! `release_first` for those of the first rules; `wait_until_struck` waits until rules have

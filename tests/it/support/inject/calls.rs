@@ -131,6 +131,7 @@ pub(super) fn named(name: &str) -> Vec<Wanted> {
         "readlink" => &["readlinkat", "readlink"],
         "clone" => &["clone", "clone3", "fork", "vfork"],
         "lease" => return with_argument("fcntl", 1, libc::F_SETLEASE as u64),
+        "dup" => return with_argument("fcntl", 1, libc::F_DUPFD_CLOEXEC as u64),
         "seek_data" => return with_argument("lseek", 2, libc::SEEK_DATA as u64),
         "seek_hole" => return with_argument("lseek", 2, libc::SEEK_HOLE as u64),
         // A stat by path, of a symlink itself or of its target.
