@@ -95,6 +95,8 @@ pub fn write_all(fd: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     while !rest.is_empty() {
         match rustix::io::write(&fd, rest) {
+            // As some drivers do.
+            Ok(0) => return Err(Errno::IO),
             Ok(len) => rest = &rest[len..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {

@@ -140,6 +140,11 @@ impl PipeOutput {
                 Err(cause) => return Err(cannot_write(&self.path, cause)),
             }
             match rustix::io::write(&self.fd, &bytes[..bytes.len().min(self.step)]) {
+                // As some drivers do.
+                Ok(0) => {
+                    let cause = io::Error::new(io::ErrorKind::WriteZero, "it takes no byte");
+                    return Err(cannot_write(&self.path, cause));
+                }
                 Ok(len) => {
                     self.taken += len as u64;
                     bytes = &bytes[len..];

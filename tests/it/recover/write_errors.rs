@@ -18,7 +18,10 @@ ways! { local_push, here =>
     a_pipe_that_fills_the_disk_is_told_so,
 }
 
-ways! { here => an_output_without_a_second_handle_fails }
+ways! { here =>
+    an_output_without_a_second_handle_fails,
+    an_output_that_takes_nothing_fails,
+}
 
 const BOTH: [&str; 2] = ["big", "small"];
 
@@ -125,6 +128,27 @@ fn an_output_without_a_second_handle_fails(case: &Case) {
     inject.assert_struck(1);
     done.exits(8)
         .says("/dev/zero: cannot open it a second time: too many open files");
+}
+
+/// The driver of a device may answer a write with 0 forever.
+fn an_output_that_takes_nothing_fails(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let from = case.src.file("a", "a few bytes");
+    let once = |on: &str| Inject::new().pretend("write", 0).on(on).nth(1);
+    let inject = once("/dev/zero");
+    let run = case.fastcp().arg(&from).arg("/dev/zero");
+    let done = run.inject(&inject).run();
+    inject.assert_struck(1);
+    done.exits(8)
+        .says("/dev/zero: cannot write: it takes no byte");
+    // Standard output.
+    let inject = once("pipe:*");
+    let run = case.copying(&["--json"], "a", "a");
+    let done = run.inject(&inject).run();
+    inject.assert_struck(1);
+    done.exits(8).says("standard output: cannot write");
 }
 
 fn a_pipe_that_fills_the_disk_is_told_so(case: &Case) {
