@@ -368,7 +368,7 @@ fn is_flag_unknown(cause: Errno) -> bool {
 }
 
 /// Makes the names in `dir` durable.
-fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
+pub fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
     let synced = dir.handle().and_then(|fd| match rustix::fs::fsync(&*fd) {
         // Some file systems cannot sync a directory.
         Err(Errno::INVAL) => Ok(()),

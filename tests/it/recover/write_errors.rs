@@ -15,6 +15,7 @@ ways! { local_push, here =>
 
 ways! { local_push, here =>
     fsync_makes_the_names_above_durable_too,
+    fsync_makes_deletions_durable_too,
     a_pipe_that_fills_the_disk_is_told_so,
 }
 
@@ -114,6 +115,31 @@ fn fsync_makes_the_names_above_durable_too(case: &Case) {
             case.dst.dir("above");
         }
     }
+}
+
+/// The last sync of a directory follows the last deletion in it.
+fn fsync_makes_deletions_durable_too(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("tree/sub/a", "a few bytes");
+    let there = case.dst.dir("tree/sub");
+    let copy = |inject: &Inject| {
+        there.file("extra", "only here");
+        let flags = ["-a", "--delete", "--fsync"];
+        let run = case.copying(&flags, "tree/", "tree");
+        let done = run.inject(inject).run();
+        assert_eq!(there.names(), ["a"], "{done}");
+        done
+    };
+    // The directory may be synced before, when its mode and times are set.
+    copy(&Inject::new().pretend("fsync", 0).on("sub")).succeeds();
+    let all = Inject::new().pretend("fsync", 0).on("sub");
+    copy(&all).succeeds();
+    let last = Inject::new().fail("fsync", Errno::IO).on("sub");
+    let done = copy(&last.after(all.struck() - 1));
+    done.exits(8)
+        .says("tree/sub: cannot sync the directory to disk");
 }
 
 /// The close of a second handle reports errors of write-back.

@@ -157,7 +157,7 @@ impl OwnNamesReader {
             let Some(root) = self.roots.get(&noted.root) else {
                 continue;
             };
-            match MirrorPlace::open(noted, root, pass) {
+            match MirrorPlace::open(noted, root, report, pass) {
                 Ok(Some(place)) => return Some(Arc::new(place)),
                 // Another one has taken its place.
                 Ok(None) => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{FileType, Timestamps, fstat, fsync, futimens};
+use rustix::fs::{FileType, Timestamps, fstat, futimens};
 
 use super::super::report::Report;
 use super::deletion::DeletionPass;
@@ -15,6 +15,7 @@ use crate::dir::{Dir, ReadName};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{EntryId, Name, file_type};
 use crate::mirror::DifferingNames;
+use crate::pipeline::context::Context;
 use crate::wire::message::OwnNames;
 
 /// About how many bytes of memory directories to ask about may take.
@@ -45,7 +46,8 @@ pub(super) struct MirrorPlace {
     times: Option<Timestamps>,
     /// Something was deleted in it.
     is_less: AtomicBool,
-    fsync: bool,
+    /// With `--fsync`: where an error of the sync is reported.
+    syncs: Option<Arc<Context>>,
     root: EntryId,
     pub below: Vec<u8>,
     pub way: Vec<u8>,
@@ -70,6 +72,7 @@ impl MirrorPlace {
     pub(super) fn open(
         noted: &NotedDirectory,
         root: &Arc<Dir>,
+        report: &Report,
         pass: &DeletionPass,
     ) -> Result<Option<MirrorPlace>> {
         let rules = &pass.rules;
@@ -108,7 +111,7 @@ impl MirrorPlace {
         Ok(Some(MirrorPlace {
             is_less: AtomicBool::new(false),
             times: (pass.changes() && keeps_times).then(|| dest::times_in(&stat)),
-            fsync: pass.changes() && rules.fsync,
+            syncs: (pass.changes() && rules.fsync).then(|| report.context.clone()),
             directory,
             root: noted.root,
             below: noted.below.to_vec(),
@@ -132,7 +135,7 @@ impl MirrorPlace {
             directory,
             is_less: AtomicBool::new(false),
             times: None,
-            fsync: false,
+            syncs: None,
             root: self.root,
             below: [&self.below, name.as_bytes(), b"/"].concat(),
             way: path.to_vec(),
@@ -182,20 +185,22 @@ impl MirrorPlace {
     }
 }
 
+/// The last entry was deleted when nobody asks about the directory any more.
 impl Drop for MirrorPlace {
     fn drop(&mut self) {
-        let Ok(dir) = self.dir().handle() else {
-            return;
-        };
         if !self.is_less.load(Relaxed) {
             return;
         }
-        // If this fails, only a time is wrong, or the name of a deleted entry is not durable.
-        if let Some(times) = &self.times {
+        if let (Some(times), Ok(dir)) = (&self.times, self.dir().handle()) {
+            // If this fails, only a time is wrong.
             let _ = futimens(&*dir, times);
         }
-        if self.fsync {
-            let _ = fsync(&*dir);
+        // After an early end, control may take no more messages.
+        if let Some(context) = &self.syncs
+            && let Err(error) = dest::sync_directory(self.dir())
+            && !context.is_ending()
+        {
+            context.report_fault(&error, 0, 0);
         }
     }
 }
