@@ -2,10 +2,11 @@
 //! the client over the same login, and executes it.
 //!
 //! The user's login shell (csh, fish, ...) reads the command before `sh` does. So the command is
-//! one line in single quotes, without a quote, `!`, backslash or newline, and the script never
-//! contains a name from the user. Besides `sh` it needs `uname`, `mkdir`, `chmod`, `ls`, `rm`,
-//! `rmdir`, `dd`, `wc` and, only to store a program, `mktemp`. It uses `sleep`, `gzip` and
-//! `sha256sum` where they exist. [`wire::greeting`](crate::wire::greeting) describes its output.
+//! one line in single quotes, without a single quote, `!`, backslash or newline, and the script
+//! never contains a name from the user. Besides `sh` it needs `uname` and `ls`; to store a program
+//! also `mkdir`, `chmod`, `rm`, `rmdir`, `dd` and `wc`, and outside the home directory `mktemp`. It
+//! uses `sleep`, `gzip` and `sha256sum` where they exist. [`wire::greeting`](crate::wire::greeting)
+//! describes its output.
 //!
 //! # Programs of other users
 //!
