@@ -195,7 +195,7 @@
 //! AllSent               ----------------------> the end of the walk
 //!                       <---------------------- Ack, Busy, Done
 //! closes control        ---------------------->
-//!                       <---------------------- exits, at the latest 20 ms after `Done`
+//!                       <---------------------- exits; waits for that 20 ms at most
 //! ```
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files,

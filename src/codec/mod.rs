@@ -3,8 +3,9 @@
 //! An [`Encoder`] never makes a chunk larger: a chunk that does not shrink gets the codec
 //! "none" and stays in its buffer. A [`Decoder`] trusts no input: the output has exactly the
 //! announced length, and the room for it is allocated beforehand. Neither adds a checksum, since
-//! every chunk has a digest. Each worker has one of each, which keeps its tables and contexts from
-//! chunk to chunk: after the first few chunks nothing is allocated.
+//! every chunk has a digest. Each worker of the sender has an encoder, each of the receiver a
+//! decoder. They keep their tables and contexts from chunk to chunk: after the first few chunks
+//! nothing is allocated.
 
 mod decode;
 mod encode;
