@@ -1,6 +1,7 @@
 //! A command at one end of a copy: the producer of a pipe, or its consumer. It runs as `sh -c` in
-//! a separate process group, so that the whole pipeline of the command ends with the copy. Its
-//! stderr is passed on line by line. Its exit status decides whether the copy is complete.
+//! a separate session and process group, so that the whole pipeline of the command ends with the
+//! copy. It has no terminal: if it asked for a password, the terminal would stop it. Its stderr is
+//! passed on line by line. Its exit status decides whether the copy is complete.
 //!
 //! No command outlives this process. Dropping a [`Command`] terminates it (TERM, then KILL) and
 //! waits for it; a [`watchdog`] terminates it if this process is killed.
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal as Named;
 use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, setsid, test_kill_process_group};
 
 use self::stderr::StderrRelay;
 use self::watchdog::Watchdog;
@@ -118,7 +119,12 @@ impl Command {
         let mut shell = process::Command::new("sh");
         // `--`, because a command may begin with a dash.
         shell.args([OsStr::new("-c"), OsStr::new("--"), line]);
-        shell.process_group(0);
+        let begin = || {
+            setsid()?;
+            Ok(())
+        };
+        // SAFETY: between `fork` and `exec` it makes one system call, and allocates nothing.
+        unsafe { shell.pre_exec(begin) };
         let (ours, held) = match role {
             CommandRole::Producer => {
                 shell.stdin(Stdio::null()).stdout(write);
@@ -220,6 +226,8 @@ impl Command {
         }
         // Fails if the group is already empty, which is fine.
         let _ = kill_process_group(self.group, Signal::TERM);
+        // A stopped process gets TERM only when it continues.
+        let _ = kill_process_group(self.group, Signal::CONT);
         if !self.is_gone_within(TERM_MAX) {
             let _ = kill_process_group(self.group, Signal::KILL);
             self.is_gone_within(KILL_MAX);

@@ -167,6 +167,23 @@ fn a_dropped_command_is_ended_with_all_of_its_pipeline() {
 }
 
 #[test]
+fn a_stopped_command_can_clean_up_when_it_is_ended() {
+    let temp = tempfile::tempdir().unwrap();
+    let cleaned = temp.path().join("cleaned");
+    let line = format!(
+        "trap 'echo > {}; exit' TERM; kill -STOP $$; sleep 1000",
+        cleaned.display()
+    );
+    let (command, _from) = start(&line, CommandRole::Producer);
+    let stat = format!("/proc/{}/stat", command.child.id());
+    eventually("it is stopped", || {
+        std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "))
+    });
+    drop(command);
+    assert!(cleaned.exists());
+}
+
+#[test]
 fn a_command_that_does_not_end_is_ended_when_we_stop() {
     let (command, fd) = start("exec sleep 1000", CommandRole::Consumer);
     let pid = command.child.id() as i32;

@@ -19,6 +19,7 @@ ways! { push, pull =>
 ways! { here =>
     q_tells_errors_only,
     control_characters_never_reach_the_terminal,
+    a_command_cannot_wait_for_the_terminal,
 }
 
 /// Runs a copy of about two seconds on a terminal of 80 columns.
@@ -168,6 +169,18 @@ fn control_characters_never_reach_the_terminal(case: &Case) {
     for bad in ['\x1b', '\x07', '\r', '\u{202e}'] {
         assert!(!done.stderr.contains(bad), "{bad:?} in {done}");
     }
+}
+
+/// The terminal stops a background process that asks for a password: one that changes its modes.
+fn a_command_cannot_wait_for_the_terminal(case: &Case) {
+    let terminal = Terminal::open(80, 24);
+    let asks = "exec </dev/tty && stty -echo && echo x";
+    let run = case.fastcp().args(["--from-command", asks]);
+    let run = run.arg(case.dst("x")).limit(Duration::from_secs(20));
+    let done = run.start_on(terminal.output(), terminal.slave()).wait();
+    done.exits(10);
+    assert!(done.stdout_text().contains("/dev/tty"), "{done}");
+    assert!(!case.dst.has("x"));
 }
 
 #[test]
