@@ -22,6 +22,8 @@ use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group, setsid, test_kill_process_group};
 
+use self::inherited::Inherited;
+pub use self::inherited::{ignore_signal, raise_open_files};
 use self::stderr::StderrRelay;
 use self::watchdog::Watchdog;
 use crate::error::{Error, Kind, Result, Side, reason_of};
@@ -119,11 +121,12 @@ impl Command {
         let mut shell = process::Command::new("sh");
         // `--`, because a command may begin with a dash.
         shell.args([OsStr::new("-c"), OsStr::new("--"), line]);
-        let begin = || {
+        let inherited = Inherited::now();
+        let begin = move || {
             setsid()?;
-            Ok(())
+            inherited.undo()
         };
-        // SAFETY: between `fork` and `exec` it makes one system call, and allocates nothing.
+        // SAFETY: between `fork` and `exec` it makes a few system calls, and allocates nothing.
         unsafe { shell.pre_exec(begin) };
         let (ours, held) = match role {
             CommandRole::Producer => {
@@ -273,6 +276,7 @@ fn shown(line: &OsStr) -> String {
     shown
 }
 
+mod inherited;
 mod stderr;
 #[cfg(test)]
 mod tests;

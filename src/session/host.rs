@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,14 +34,8 @@ pub fn prepare(copies: usize) -> Result<()> {
         // A refusal of the kernel costs only this protection.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    // Refused only if the limit may not be raised; then the copy opens fewer files.
-    let _ = setrlimit(Resource::Nofile, limit);
-    use nix::sys::signal::{SigHandler, Signal};
-    // SAFETY: ignoring a signal installs no handler that could run.
-    let _ = unsafe { nix::sys::signal::signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+    command::raise_open_files();
+    command::ignore_signal(Signal::SIGXFSZ);
     open_files::prepare(copies)
 }
 
@@ -316,7 +311,7 @@ pub fn on_enough(enough: impl Fn() + Send + Sync + 'static) {
 /// Ignores SIGUSR1. A server has no user to inform, and a signal to all processes called fastcp
 /// must not end it.
 pub fn ignore_status_signal() {
-    let _ = ssh::ignore_status_signal();
+    command::ignore_signal(Signal::SIGUSR1);
 }
 
 fn is_ignored(signal: i32) -> bool {

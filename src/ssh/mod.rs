@@ -140,7 +140,7 @@ pub async fn login_name(host: &Host, options: &SshOptions, startup: &Startup) ->
 
 /// Ignores SIGUSR1, which would end ssh. A shell's `kill -USR1 %1` sends it to all processes of
 /// the job, to ask for progress.
-pub fn ignore_status_signal() -> std::io::Result<()> {
+fn ignore_status_signal() -> std::io::Result<()> {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: ignoring a signal installs no handler that could run.
     unsafe { signal(Signal::SIGUSR1, SigHandler::SigIgn)? };

@@ -29,6 +29,7 @@ ways! { local_push, local_pull =>
     a_pipe_that_is_closed_is_told,
     a_flood_of_words_does_not_hide_why_a_command_failed,
     a_producer_may_pause_for_longer_than_the_timeout,
+    a_command_has_the_signals_and_the_limit_of_the_user,
 }
 
 ways! { local_push =>
@@ -255,6 +256,24 @@ fn a_command_that_writes_nothing_makes_an_empty_file(case: &Case) {
     case.src.file("empty", "");
     made_by(case, "true").run().succeeds();
     assert_eq!(case.dst.read("made"), b"");
+}
+
+/// fastcp ignores these signals for itself, and opens as many files as it may.
+fn a_command_has_the_signals_and_the_limit_of_the_user(case: &Case) {
+    let signals = "for signal in USR1 XFSZ; do trap \"echo $signal\" $signal; \
+                   kill -s $signal $$; done";
+    // A server on this machine has the limit that the client has raised.
+    let (command, expected) = match source_is_far(case) {
+        true => (signals.to_owned(), "USR1\nXFSZ\n"),
+        false => (format!("{signals}; ulimit -Sn"), "USR1\nXFSZ\n256\n"),
+    };
+    case.src.file("expected", expected);
+    let limited = "ulimit -Sn 256 && exec \"$@\"";
+    made_by(case, &command)
+        .under(["sh", "-c", limited, "sh"])
+        .run()
+        .succeeds();
+    assert_eq!(case.dst.read("made"), expected.as_bytes());
 }
 
 fn zeros_come_out_of_a_pipe_as_zeros(case: &Case) {
