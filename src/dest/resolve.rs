@@ -306,6 +306,7 @@ pub(super) fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> 
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStrExt;
 
     use super::super::testing::*;
@@ -388,6 +389,29 @@ mod tests {
         for (roots, path, expected) in cases {
             assert_eq!(outcome(roots, path), expected, "{roots} to {path:?}");
         }
+    }
+
+    /// The text of such a link names the file that it was, with "(deleted)" behind it.
+    #[test]
+    fn a_link_of_proc_to_a_file_without_a_name_leads_nowhere() {
+        let ground = ground();
+        let file = std::fs::File::create(ground.path().join("x")).unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let lands = || try_resolve(&spec(ground.path(), &path), &[root("a")], true);
+        let targets = lands().unwrap();
+        assert!(targets[0].existed);
+        std::fs::remove_file(ground.path().join("x")).unwrap();
+        let before = names(ground.path());
+        let is_refused = || {
+            let error = lands().err().expect("it has no name");
+            assert_eq!(error.kind, Kind::Write);
+            assert!(error.message.contains("no name"), "{error}");
+        };
+        is_refused();
+        assert_eq!(names(ground.path()), before);
+        // Another file has the name that the link seems to mean.
+        std::fs::write(ground.path().join("x (deleted)"), "other").unwrap();
+        is_refused();
     }
 
     #[test]

@@ -42,25 +42,40 @@ impl Reach<'_> {
     /// Resolves `path` to its end. Links are followed unless the path is confined.
     ///
     /// # Errors
-    /// `Kind::Write` if the directory that holds the last name does not exist.
+    /// `Kind::Write` if the directory that holds the last name does not exist, or if a link of
+    /// /proc leads to an open file without a name.
     pub(super) fn find(self, path: &Path) -> Result<FoundPath> {
         if let Some(confine) = self.confine {
             return find_confined(confine, path);
         }
         let mut path = path.to_owned();
+        let mut first: Option<FollowedLink> = None;
+        let check = |first: Option<FollowedLink>, end| match first {
+            Some(link) => link.check(end),
+            None => Ok(()),
+        };
         for _ in 0..=LINKS_MAX {
             let Some((above, name)) = split(&path)? else {
-                return Ok(FoundPath::Directory(open(&path, self.handles)?));
+                let dir = open(&path, self.handles)?;
+                check(first, Some(dir.identity()))?;
+                return Ok(FoundPath::Directory(dir));
             };
             let slot = EntrySlot::new(open(&above, self.handles)?, name);
             let Some(stat) = slot.stat()? else {
+                check(first, None)?;
                 return Ok(FoundPath::Nothing(slot));
             };
-            match file_type(&stat) {
-                FileType::Directory => return Ok(FoundPath::Directory(open(&path, self.handles)?)),
-                FileType::Symlink => path = above.join(follow(&slot)?),
-                _ => return Ok(FoundPath::Other(slot, stat)),
+            if file_type(&stat) == FileType::Symlink {
+                let link = follow(slot)?;
+                path = above.join(&link.text);
+                first.get_or_insert(link);
+                continue;
             }
+            check(first, Some((stat.st_dev, stat.st_ino)))?;
+            return Ok(match file_type(&stat) {
+                FileType::Directory => FoundPath::Directory(open(&path, self.handles)?),
+                _ => FoundPath::Other(slot, stat),
+            });
         }
         let cause = Errno::LOOP;
         Err(Error::io(Kind::Write, Side::Dest, path, "", cause))
@@ -81,7 +96,7 @@ impl Reach<'_> {
             let slot = EntrySlot::new(open(&above, self.handles).ok()?, name);
             match file_type(&slot.stat().ok()??) {
                 FileType::Directory => return Some(slot),
-                FileType::Symlink => path = above.join(follow(&slot).ok()?),
+                FileType::Symlink => path = above.join(follow(slot).ok()?.text),
                 _ => return None,
             }
         }
@@ -126,20 +141,46 @@ pub(super) fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error
     Error::new(Kind::Usage, Side::Dest, outside.told(confine.path())).at(path)
 }
 
-/// Target of the link in `slot`. The kernel is asked first whether it would follow the link: it
-/// refuses links that other users made in a directory like /tmp. Root would write wherever another
-/// user likes, so it follows only links that nobody else could have made.
+/// A symbolic link that may be followed.
+struct FollowedLink {
+    slot: EntrySlot,
+    text: PathBuf,
+    /// Device and inode of the entry to which the kernel follows it. None if it leads nowhere.
+    end: Option<(u64, u64)>,
+}
+
+impl FollowedLink {
+    /// Compares the entry to which the text of the link has led with that of the kernel. They
+    /// differ for a link of /proc (/dev/fd/3) to an open file that was removed, has never had a
+    /// name, or belongs to another mount namespace: its text is no path that leads to the file.
+    ///
+    /// # Errors
+    /// `Kind::Write` if they differ.
+    fn check(&self, found: Option<(u64, u64)>) -> Result<()> {
+        if self.end.is_none() || self.end == found {
+            return Ok(());
+        }
+        let message = "leads to an open file that has no name here, such as a removed file or a \
+                       pipe; copy to - instead, with stdout redirected to it";
+        Err(Error::new(Kind::Write, Side::Dest, message).at(self.slot.path()))
+    }
+}
+
+/// Reads the link in `slot`. The kernel is asked first whether it would follow the link: it refuses
+/// links that other users made in a directory like /tmp. Root would write wherever another user
+/// likes, so it follows only links that nobody else could have made.
 ///
 /// # Errors
 /// `Kind::Refused` for a link of another user.
-fn follow(slot: &EntrySlot) -> Result<PathBuf> {
+fn follow(slot: EntrySlot) -> Result<FollowedLink> {
     let failed = |cause: io::Error| slot.error("cannot follow the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
     let name = slot.name.as_os_str();
-    match statat(&*dir, name, AtFlags::empty()) {
-        Ok(_) | Err(Errno::NOENT) => {}
+    let end = match statat(&*dir, name, AtFlags::empty()) {
+        Ok(end) => Some((end.st_dev, end.st_ino)),
+        Err(Errno::NOENT) => None,
         Err(cause) => return Err(failed(cause.into())),
-    }
+    };
     let (stat, text) = read_link(&slot.dir, &slot.name).map_err(failed)?;
     let owner = stat.st_uid;
     if geteuid().is_root() && !is_trusted(&stat) && caller_of_sudo() != Some(owner) {
@@ -148,7 +189,11 @@ fn follow(slot: &EntrySlot) -> Result<PathBuf> {
              the path that it leads to"
         )));
     }
-    Ok(OsString::from_vec(text).into())
+    Ok(FollowedLink {
+        text: OsString::from_vec(text).into(),
+        slot,
+        end,
+    })
 }
 
 /// The status and the text of the symbolic link `name`: those of one link, even if another takes its
