@@ -146,7 +146,8 @@ impl FoundFile {
     /// `Kind::Changed` if they differ in a way that makes the copy doubtful.
     pub(super) fn compare(&self, before: &Stat, after: &Stat) -> Result<()> {
         let (then, now) = (Identity::of(before), Identity::of(after));
-        let what = if after.st_nlink == 0 {
+        // A file that had no name when the walk found it (/dev/fd/3) can lose none.
+        let what = if after.st_nlink == 0 && self.entry.links > 0 {
             "was removed or replaced during the copy"
         } else if then == now {
             return Ok(());

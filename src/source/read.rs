@@ -201,6 +201,7 @@ pub fn read_up_to(file: &File, offset: u64, room: &mut [u8]) -> io::Result<usize
 mod tests {
     use super::*;
     use crate::error::Kind;
+    use crate::manifest::{Entry, EntryKind};
     use crate::source::found::trees::{append, files, one};
     use std::path::Path;
 
@@ -244,6 +245,25 @@ mod tests {
                 (Kind::Changed, *message)
             );
         }
+    }
+
+    #[test]
+    fn a_file_that_had_no_name_before_the_copy_is_not_called_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, mut found) = one(temp.path(), b"0123456789");
+        let file = SourceFile::open(&found, Changes::Told).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(file.unchanged().is_err());
+
+        let nameless = tempfile::tempfile().unwrap();
+        nameless.write_all_at(b"0123456789", 0).unwrap();
+        let stat = fstat(&nameless).unwrap();
+        let (id, parent, name) = (found.entry.id, found.entry.parent, found.name.clone());
+        found.entry = Entry::from_stat(id, parent, name, EntryKind::File, &stat);
+        found.compare(&stat, &fstat(&nameless).unwrap()).unwrap();
+        nameless.write_all_at(b"more", 10).unwrap();
+        let error = found.compare(&stat, &fstat(&nameless).unwrap());
+        assert_eq!(error.unwrap_err().message, crate::source::GREW);
     }
 
     #[test]
