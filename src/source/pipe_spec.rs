@@ -17,8 +17,8 @@ use crate::manifest::{
 };
 use crate::pipe::Stop;
 
-/// Linux devices that never end: zero, full, random and urandom.
-const ENDLESS: [(u32, u32); 4] = [(1, 5), (1, 7), (1, 8), (1, 9)];
+/// Linux devices that never end: zero, full, random, urandom and hwrng.
+const ENDLESS: [(u32, u32); 5] = [(1, 5), (1, 7), (1, 8), (1, 9), (10, 183)];
 
 /// Of [`ENDLESS`], /dev/zero: its bytes carry no information.
 const ZERO: (u32, u32) = (1, 5);
@@ -40,7 +40,7 @@ pub enum PipeSpec {
 /// Limits that end a pipe which has no end by itself.
 #[derive(Clone, Debug, Default)]
 pub struct PipeLimits {
-    /// Bytes to read from a device.
+    /// Bytes to read from a device that never ends.
     pub size: Option<u64>,
     /// A file is at its end when it has not grown for this long, or when the flag is set.
     pub follow: Option<(Duration, Stop)>,
@@ -158,13 +158,15 @@ impl PipeSpec {
             return Ok(PipeEnd::Closed);
         };
         let device = (major(stat.st_rdev), minor(stat.st_rdev));
-        match (file_type(&stat), limits.size) {
-            (FileType::CharacterDevice, Some(size)) => Ok(PipeEnd::Size(size)),
-            (FileType::CharacterDevice, None) if ENDLESS.contains(&device) => {
+        let is_endless = file_type(&stat) == FileType::CharacterDevice && ENDLESS.contains(&device);
+        match limits.size {
+            // The size is only an estimate.
+            _ if !is_endless => Ok(PipeEnd::Closed),
+            Some(size) => Ok(PipeEnd::Size(size)),
+            None => {
                 let message = "never ends: set the bytes to read with --size";
                 Err(Error::new(Kind::Usage, Side::Source, message).at(self.path()))
             }
-            _ => Ok(PipeEnd::Closed),
         }
     }
 
@@ -214,4 +216,24 @@ pub fn once(begun: bool) -> Extension {
 
 fn nameless() -> Name {
     Name::try_from(b"-".to_vec()).expect("one byte that is neither a slash nor a dot")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_ends_only_a_device_that_never_ends() {
+        let end = |device: &str, size| {
+            let limits = PipeLimits { size, follow: None };
+            PipeSpec::Path(device.into()).end(limits)
+        };
+        for device in ["/dev/zero", "/dev/urandom"] {
+            assert!(matches!(end(device, Some(5)), Ok(PipeEnd::Size(5))));
+            assert_eq!(end(device, None).unwrap_err().kind, Kind::Usage);
+        }
+        for size in [None, Some(5)] {
+            assert!(matches!(end("/dev/null", size), Ok(PipeEnd::Closed)));
+        }
+    }
 }
