@@ -65,7 +65,17 @@ fn push_harmless(out: &mut String, c: char) {
 
 /// Characters that reorder or hide the text around them.
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(
+        c,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}'
+            | '\u{feff}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 /// Three digits and a unit, `1.07 GB`, or `512 B`; at most 7 columns.
@@ -277,5 +287,11 @@ mod tests {
             harmless("dest: a\\\\b\r\u{202e}"),
             "dest: a\\\\b\\x0d\\xe2\\x80\\xae"
         );
+        // The marks of Arabic and Mongolian, a soft hyphen, a tag.
+        for hidden in ['\u{61c}', '\u{180e}', '\u{ad}', '\u{e0041}'] {
+            let shown = printable(format!("a{hidden}b").as_bytes());
+            assert!(shown.is_ascii(), "{hidden:?} in {shown}");
+        }
+        assert_eq!(printable("größe, حجم, 日本".as_bytes()), "größe, حجم, 日本");
     }
 }
