@@ -22,9 +22,10 @@ use crate::pipe::{STEP, Stop, Until, Waited, enlarge, is_stdin_closed, pause, st
 /// slower one causes at most five chunks a second.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// File systems with made-up sizes, by their magic numbers (linux/magic.h): proc, sysfs,
-/// securityfs, configfs, selinuxfs and both versions of cgroups.
-const MADE_UP: [u32; 7] = [
+/// File systems with made-up sizes, by their magic numbers (linux/magic.h; ipc/mqueue.c and
+/// fs/fuse/control.c of the kernel): proc, sysfs, securityfs, configfs, selinuxfs, both versions of
+/// cgroups, mqueue, resctrl and fusectl.
+const MADE_UP: [u32; 10] = [
     0x9fa0,
     0x6265_6572,
     0x7363_6673,
@@ -32,6 +33,9 @@ const MADE_UP: [u32; 7] = [
     0xf97c_ff8c,
     0x0027_e0eb,
     0x6367_7270,
+    0x1980_0202,
+    0x0765_5821,
+    0x6573_5543,
 ];
 
 /// The same for debugfs and tracefs.

@@ -1,6 +1,7 @@
 //! Sources other than finished regular files: FIFOs, files of /proc, devices without an end, and
 //! files that are still being written.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,10 @@ ways! { push, pull, here =>
     files_whose_sizes_are_made_up_arrive_whole,
     a_tree_of_proc_arrives_whole_with_a_file_that_outgrows_its_pack,
     zeros_into_nothing_show_the_link_alone,
+}
+
+ways! { here =>
+    a_message_queue_arrives_whole,
 }
 
 ways! { pull, between =>
@@ -111,6 +116,28 @@ fn files_whose_sizes_are_made_up_arrive_whole(case: &Case) {
         .args(names.map(|name| case.from(dir.join(name))));
     run.arg(case.dst("")).run().succeeds();
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
+}
+
+/// A message queue says in fewer bytes than its size how it is.
+fn a_message_queue_arrives_whole(case: &Case) {
+    let queues = case.src.dir("queues");
+    let mount = "mount -t mqueue none \"$0\" && : >\"$0/queue\" && cat \"$0/queue\" && \"$@\"";
+    let under = |run: Run| {
+        let words = ["unshare", "-m", "-i", "sh", "-c", mount].map(OsStr::new);
+        run.under(words.into_iter().chain([queues.0.as_os_str()]))
+    };
+    if under(Run::new("true", "/")).run().code != Some(0) {
+        return skip("mounts");
+    }
+    let run = case
+        .fastcp()
+        .arg("-r")
+        .arg(&queues.0)
+        .arg(case.dst("there"));
+    let done = under(run).run();
+    done.succeeds();
+    case.src.file("expected", &done.stdout);
+    assert_eq!(case.dst.read("there/queue"), done.stdout);
 }
 
 /// Short files share a pack. The list of the kernel's symbols takes megabytes.
