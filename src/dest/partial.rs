@@ -583,7 +583,7 @@ impl Partial {
         self.check_range(offset, len)?;
         if let PartialTarget::Equal(equal) = &self.target
             && equal.made().is_none()
-            && equal.has_zeros(offset..offset + len)
+            && self.had_zeros(equal, offset..offset + len)?
             && equal.keeps(offset..offset + len)
         {
             return Ok(());
@@ -602,6 +602,18 @@ impl Partial {
             return Ok(());
         }
         holes::fill(file, offset, len).map_err(|cause| self.write_error(cause))
+    }
+
+    /// True if the existing file has only zeros in this range. A copy writes a range that cannot be
+    /// read.
+    ///
+    /// # Errors
+    /// In a dry run, if it cannot be read.
+    fn had_zeros(&self, equal: &EqualSoFar, range: Range<u64>) -> Result<bool> {
+        match equal.has_zeros(range) {
+            Err(_) if !self.rules.dry_run => Ok(false),
+            known => known,
+        }
     }
 
     /// Sets the final length, if the source became shorter during the copy or is a pipe that ended.

@@ -4,6 +4,7 @@
 
 use std::ffi::CStr;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
@@ -186,14 +187,17 @@ impl EqualSoFar {
     }
 
     /// True if the existing file has only zeros in this range.
-    pub(super) fn has_zeros(&self, range: Range<u64>) -> bool {
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn has_zeros(&self, range: Range<u64>) -> Result<bool> {
         let mut room = vec![0; STEP.min(range.end - range.start) as usize];
         let mut at = range.start;
         while at < range.end {
             match seek(&self.old, SeekFrom::Data(at)) {
                 Ok(data) => at = at.max(data),
                 // There is no data behind it.
-                Err(Errno::NXIO) => return true,
+                Err(Errno::NXIO) => return Ok(true),
                 // All of it is read.
                 Err(_) => {}
             }
@@ -201,13 +205,15 @@ impl EqualSoFar {
                 break;
             }
             let step = &mut room[..STEP.min(range.end - at) as usize];
-            // A range that cannot be read is written.
-            if self.old.read_exact_at(step, at).is_err() || step.iter().any(|byte| *byte != 0) {
-                return false;
+            match self.old.read_exact_at(step, at) {
+                Ok(()) if step.iter().all(|byte| *byte == 0) => at += step.len() as u64,
+                Ok(()) => return Ok(false),
+                // It has become shorter.
+                Err(cause) if cause.kind() == ErrorKind::UnexpectedEof => return Ok(false),
+                Err(cause) => return Err(self.slot.unreadable(cause)),
             }
-            at += step.len() as u64;
         }
-        true
+        Ok(true)
     }
 
     /// True if the existing file has these bytes.

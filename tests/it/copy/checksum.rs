@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use rustix::io::Errno;
+
+use crate::support::inject::{self, Inject};
 use crate::support::*;
 
 ways! { pull, here =>
@@ -12,6 +15,10 @@ ways! { pull, here =>
 
 ways! { local_push, here =>
     a_file_of_the_same_content_is_not_written,
+}
+
+ways! { local_push =>
+    a_check_does_not_say_that_an_unreadable_file_differs,
 }
 
 ways! { local_pull =>
@@ -225,6 +232,23 @@ fn a_check_refuses_what_it_cannot_do(case: &Case) {
         "missing  dir/",
     ];
     assert_eq!(lines(done.exits(1)), want.map(str::to_owned).into());
+}
+
+/// Zeros are not compared by digests: the sender has a hole.
+fn a_check_does_not_say_that_an_unreadable_file_differs(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.dst.file("zeros", vec![0; BIG]);
+    let sparse = File::create(case.src.path("zeros")).expect("make it");
+    sparse.set_len(BIG as u64).expect("set its length");
+    let check = || case.copying(&["--check"], "zeros", "zeros");
+    check().run().succeeds();
+    let inject = Inject::new().fail("pread64", Errno::IO);
+    let inject = inject.on("zeros").at_server();
+    let done = check().inject(&inject).run();
+    done.exits(8).says("cannot read the existing file");
+    assert_eq!(done.stdout_text(), "", "{done}");
 }
 
 /// Nothing is known to differ or to be missing.
