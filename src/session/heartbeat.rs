@@ -10,7 +10,8 @@
 //! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
 //! | more of the client's first messages | 30 s (`HELLO_TIMEOUT`) | `Lost` |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
-//! | anything on control from then on | `--timeout`; 3/4 of it at the server | `Lost` |
+//! | anything on control, or on a data connection, from then on | `--timeout`; 3/4 of it at the server | `Lost` |
+//! | anything on control while data connections work | twice that | `Lost` |
 //! | a TCP connect | 10 s for each address (`routes::direct`) | dialled again |
 //! | an opening, and its answer | 5 s each (`handshake`) | dialled again |
 //! | an unproven connection at the listener | 5 s; at most 32 of them | dropped |
@@ -63,6 +64,11 @@ const LATE: Duration = Duration::from_secs(3);
 /// come one tick later.
 const ROUNDING: Duration = Duration::from_millis(100);
 
+/// How many timeouts may pass without a byte on control while the other end is heard on data
+/// connections. TCP doubles the time between its retransmissions, so control may be silent for
+/// twice as long as the link was down. Data connections are dialled again before that.
+const CONTROL_TIMEOUTS: u32 = 2;
+
 /// The part of the client's timeout that a server waits, so that it has ended when the client logs
 /// in again.
 const SERVER_PART: (u32, u32) = (3, 4);
@@ -90,6 +96,8 @@ pub enum HeartPlace {
     },
     Server {
         streams_max: u16,
+        /// The data connections lead to another server, so they say nothing about the client.
+        between: bool,
     },
 }
 
@@ -180,7 +188,8 @@ impl Heart {
         if connection_set.flow() != Flow::In {
             return;
         }
-        let (HeartPlace::Client { streams_max, .. } | HeartPlace::Server { streams_max }) = place;
+        let (HeartPlace::Client { streams_max, .. } | HeartPlace::Server { streams_max, .. }) =
+            place;
         if let Some(streams) = tune.streams {
             connection_set.want(streams.min(*streams_max));
         }
@@ -235,12 +244,53 @@ impl Silence {
         }
     }
 
-    /// `heard`: the bytes that have arrived until `now`.
-    fn look(&mut self, now: Duration, heard: u64, is_paused: bool) -> Duration {
-        if heard != self.heard || is_paused {
+    /// `heard`: the bytes that have arrived until `now`. `is_no_silence`: this end does not listen,
+    /// or has another sign of the other end.
+    fn look(&mut self, now: Duration, heard: u64, is_no_silence: bool) -> Duration {
+        if heard != self.heard || is_no_silence {
             (self.heard, self.since) = (heard, now);
         }
         now - self.since
+    }
+}
+
+/// How long the other end has been silent.
+struct PeerSilence {
+    everywhere: Silence,
+    on_control: Silence,
+}
+
+/// Where the other end has been silent for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silent {
+    Everywhere,
+    /// It was heard on data connections.
+    OnControl,
+}
+
+impl PeerSilence {
+    fn of(heard: &AtomicU64) -> PeerSilence {
+        PeerSilence {
+            everywhere: Silence::of(heard),
+            on_control: Silence::of(heard),
+        }
+    }
+
+    /// `heard`: the bytes that have arrived on control until `now`. `by_data`: the other end was
+    /// heard on a data connection since the last look.
+    fn look(
+        &mut self,
+        now: Duration,
+        (heard, by_data): (u64, bool),
+        is_paused: bool,
+        timeout: Duration,
+    ) -> Option<Silent> {
+        let everywhere = self.everywhere.look(now, heard, is_paused || by_data);
+        let on_control = self.on_control.look(now, heard, is_paused);
+        if everywhere + ROUNDING >= timeout {
+            return Some(Silent::Everywhere);
+        }
+        (on_control + ROUNDING >= CONTROL_TIMEOUTS * timeout).then_some(Silent::OnControl)
     }
 }
 
@@ -275,7 +325,7 @@ async fn beat(shared: Arc<HeartShared>) {
     let HeartTerms { control, heard, .. } = &shared.terms;
     let (mut ticks, mut clock) = ticks();
     let mut counter = 0;
-    let mut silence = Silence::of(heard);
+    let mut silence = PeerSilence::of(heard);
     let mut barren = NoProgress::default();
     loop {
         ticks.tick().await;
@@ -284,8 +334,6 @@ async fn beat(shared: Arc<HeartShared>) {
         control.try_send(Message::Heartbeat(Heartbeat { counter, streams }));
         let in_time = clock.tick(Instant::now());
         let now = clock.now;
-        let is_paused = shared.is_paused.load(Relaxed);
-        let silent_for = silence.look(now, heard.load(Relaxed), is_paused);
         let looked = {
             let peer = shared.peer.lock();
             shared
@@ -294,12 +342,15 @@ async fn beat(shared: Arc<HeartShared>) {
                 .look(now, peer.beats, &peer.streams)
         };
         shared.repeat(&looked);
+        let is_paused = shared.is_paused.load(Relaxed);
+        let signs = (heard.load(Relaxed), shared.hears_by(&looked));
+        let silent = silence.look(now, signs, is_paused, shared.timeout);
         let for_how_long = barren.look(now, &shared, &looked);
         if !in_time {
             continue;
         }
-        if silent_for + ROUNDING >= shared.timeout {
-            return shared.terms.shutdown.end(shared.silent());
+        if let Some(silent) = silent {
+            return shared.terms.shutdown.end(shared.silent(silent));
         }
         if for_how_long + ROUNDING >= shared.timeout {
             return shared.terms.shutdown.end(shared.cut_off());
@@ -350,17 +401,26 @@ impl HeartShared {
         }
     }
 
-    /// The error if nothing arrived on control.
-    fn silent(&self) -> Error {
-        let seconds = self.timeout.as_secs();
-        let message = match &self.terms.place {
-            HeartPlace::Client { host, .. } => format!(
+    /// True if the data connections show that the end on control is alive.
+    fn hears_by(&self, looked: &DeadConnections) -> bool {
+        let is_elsewhere = matches!(self.terms.place, HeartPlace::Server { between: true, .. });
+        looked.is_heard && !is_elsewhere
+    }
+
+    /// The error if the other end was silent for too long.
+    fn silent(&self, silent: Silent) -> Error {
+        let (host, seconds) = (self.host(), self.timeout.as_secs());
+        let is_client = matches!(self.terms.place, HeartPlace::Client { .. });
+        let message = match silent {
+            Silent::Everywhere if is_client => format!(
                 "nothing was heard from {host} for {seconds} s (--timeout); the link or host may \
                  be down"
             ),
-            HeartPlace::Server { .. } => {
-                format!("nothing was heard from the client for {seconds} s")
-            }
+            Silent::Everywhere => format!("nothing was heard from {host} for {seconds} s"),
+            Silent::OnControl => format!(
+                "streams to {host} worked, but nothing arrived on the control connection for {} s",
+                seconds * u64::from(CONTROL_TIMEOUTS)
+            ),
         };
         Error::new(Kind::Lost, Side::Here, message)
     }
@@ -412,5 +472,49 @@ mod tests {
         assert_eq!(silence.look(second(29), 8, false), second(0));
         assert_eq!(silence.look(second(40), 8, false), second(11));
         assert_eq!(silence.look(second(50), 8, true), second(0));
+    }
+
+    /// Looks once a second; returns when, and where, the other end was silent for too long.
+    fn listen(
+        control: impl Fn(u64) -> bool,
+        data: impl Fn(u64) -> bool,
+        timeout: u64,
+    ) -> Option<(u64, Silent)> {
+        let mut silence = PeerSilence::of(&AtomicU64::new(0));
+        let mut heard = 0;
+        (1..=300).find_map(|second| {
+            heard += u64::from(control(second));
+            let (now, timeout) = (Duration::from_secs(second), Duration::from_secs(timeout));
+            let silent = silence.look(now, (heard, data(second)), false, timeout)?;
+            Some((second, silent))
+        })
+    }
+
+    #[test]
+    fn after_an_outage_data_shows_that_the_other_end_lives_until_control_is_heard_again() {
+        // The link is down from second 10 to 45. Streams are dialled again, and ssh's TCP
+        // retransmits in second 61.
+        let is_up = |second| !(10..45).contains(&second);
+        let control = |second| is_up(second) && !(45..61).contains(&second);
+        assert_eq!(listen(control, is_up, 45), None);
+        assert_eq!(
+            listen(control, |_| false, 45),
+            Some((54, Silent::Everywhere))
+        );
+        let once = |second| second == 46;
+        assert_eq!(listen(control, once, 45), None, "one proof is enough");
+    }
+
+    #[test]
+    fn data_does_not_stand_for_control_forever_and_a_stopped_end_is_noticed() {
+        let until_ten = |second| second < 10;
+        assert_eq!(
+            listen(until_ten, |_| true, 45),
+            Some((99, Silent::OnControl))
+        );
+        assert_eq!(
+            listen(until_ten, until_ten, 45),
+            Some((54, Silent::Everywhere))
+        );
     }
 }

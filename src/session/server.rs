@@ -392,6 +392,7 @@ impl<'a> ServerCopy<'a> {
         Heart::start(heartbeat::HeartTerms {
             place: HeartPlace::Server {
                 streams_max: self.budget.streams_max(),
+                between: self.open.between,
             },
             timeout_s: self.open.options.timeout_s,
             control: self.control.clone(),

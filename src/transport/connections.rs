@@ -58,6 +58,9 @@ pub struct DeadConnections {
     pub idle: usize,
     /// Numbers of connections whose bytes another would carry clearly sooner.
     pub slow: Vec<u16>,
+    /// Since the last look, data has arrived from the other end, or it has proved itself on another
+    /// connection. The in-band one does not count, because control counts its bytes.
+    pub is_heard: bool,
 }
 
 /// Connections whose bytes an idle one would carry clearly sooner.
@@ -109,6 +112,7 @@ impl ConnectionSet {
             given: 0,
             through: 0,
             owed: Duration::ZERO,
+            was_proven: false,
         };
         if let Some(before) = state.live.insert(id.stream, live) {
             before.cancel.end(Dead::Replaced);
@@ -165,7 +169,8 @@ impl ConnectionSet {
         state.now = now;
         let mut looked = DeadConnections::default();
         for (&stream, live) in &mut state.live {
-            state.was_ever_proven |= live.stats.is_proven();
+            let is_proven = live.stats.is_proven();
+            state.was_ever_proven |= is_proven;
             let sight = Sight {
                 now,
                 sent: (self.flow == Flow::Out).then(|| live.stats.bytes()),
@@ -174,7 +179,11 @@ impl ConnectionSet {
                 peer: peer.get(&(stream, live.attempt)).copied(),
                 share: state.share,
             };
-            live.count(self.flow, sight.peer, passed);
+            let arrived = live.count(self.flow, sight.peer, passed);
+            if is_proven && live.route != Route::Inband {
+                let was_proven = std::mem::replace(&mut live.was_proven, true);
+                looked.is_heard |= !was_proven || arrived > 0;
+            }
             let doubtful = &mut state.routes[live.route as usize].is_doubtful;
             *doubtful = (*doubtful || live.owed >= STUCK) && live.through <= PACKET;
             // An in-band connection is alive as long as control is.
@@ -184,7 +193,7 @@ impl ConnectionSet {
                 live.cancel.end(dead);
                 continue;
             }
-            looked.stands |= live.stats.is_proven() && now - live.since >= STANDS_AFTER;
+            looked.stands |= is_proven && now - live.since >= STANDS_AFTER;
             looked.idle += usize::from(live.watch.is_idle());
         }
         looked.slow = state.slow();
@@ -562,6 +571,35 @@ mod tests {
                 connection_set.route_state(Route::Direct),
                 RouteState { sound: 1, up: 1 }
             );
+        }
+    }
+
+    #[test]
+    fn the_other_end_is_heard_by_its_data_and_by_a_proof_but_not_inside_control() {
+        let proven = |connection_set: &Arc<ConnectionSet>, stream, attempt| {
+            let registration = connection_set.join(id(stream, attempt)).unwrap();
+            registration.stats.set_proven();
+            registration
+        };
+        for flow in [Flow::In, Flow::Out] {
+            let connection_set = ConnectionSet::new(flow);
+            let mut second = 0;
+            let mut is_heard = || {
+                second += 1;
+                let now = Duration::from_secs(second);
+                connection_set.look(now, second, &[]).is_heard
+            };
+            let registration = connection_set.join(id(0, 0)).unwrap();
+            assert!(!is_heard(), "{flow:?}: an opening proves nothing");
+            registration.stats.set_proven();
+            assert!(is_heard() && !is_heard(), "{flow:?}: once");
+            registration.stats.add(1);
+            assert_eq!(is_heard(), flow == Flow::In, "sent bytes are no answer");
+            let _again = proven(&connection_set, 0, 1);
+            assert!(is_heard() && !is_heard(), "{flow:?}: another proof");
+            let inside = proven(&connection_set, Route::Inband.stream(0), 0);
+            inside.stats.add(1);
+            assert!(!is_heard(), "{flow:?}: control counts it");
         }
     }
 

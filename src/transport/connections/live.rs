@@ -37,11 +37,13 @@ pub(super) struct LiveConnection {
     pub(super) through: u64,
     /// How long none of the bytes that entered it have left it.
     pub(super) owed: Duration,
+    /// A look has seen that the other end has proved itself on it.
+    pub(super) was_proven: bool,
 }
 
 impl LiveConnection {
-    /// Updates the facts from both ends.
-    pub(super) fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) {
+    /// Updates the facts from both ends. Returns how many more bytes have left it.
+    pub(super) fn count(&mut self, flow: Flow, peer: Option<PeerSight>, passed: Duration) -> u64 {
         let (here, there) = (self.stats.bytes(), peer.map_or(0, |peer| peer.bytes));
         let (given, through, waits) = match flow {
             Flow::Out => (here, there, peer.is_some_and(|peer| peer.waits)),
@@ -53,7 +55,9 @@ impl LiveConnection {
         } else {
             self.owed = Duration::ZERO;
         }
+        let arrived = through.saturating_sub(self.through);
         (self.given, self.through) = (given, through);
+        arrived
     }
 
     /// True if it has carried more than a packet.
