@@ -136,7 +136,10 @@ impl RouteChooser<'_> {
     /// Makes connections and replaces lost ones, until it is dropped. `listen` receives the
     /// server's port and addresses, `is_ready` that the server has prepared its end.
     pub async fn run(self, listen: oneshot::Receiver<Listen>, is_ready: oneshot::Receiver<()>) {
-        self.connection_set.begin();
+        // With reverse alone, only the server dials, once it is ready.
+        if self.request.route.asked != Some(Route::Reverse) {
+            self.connection_set.begin();
+        }
         let early = self.early();
         self.connection_set.want(match early {
             Some(_) => self.streams.before_answer(),
@@ -204,6 +207,7 @@ impl RouteChooser<'_> {
             if route == Route::Reverse {
                 // Its sender goes only when the session ends.
                 let _ = is_ready.await;
+                self.connection_set.begin();
                 sleep(REVERSE_PATIENCE).await;
                 if !self.connection_set.was_ever_proven() && !self.connection_set.has_sound() {
                     return "no stream: the host could not connect to this machine".to_owned();

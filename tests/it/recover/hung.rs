@@ -238,7 +238,8 @@ fn a_pattern_that_hangs_is_waited_for_and_can_be_left(case: &Case) {
     }
 }
 
-/// `--route reverse` gives the server 12 s to dial, but only once it may.
+/// `--route reverse` gives the server 12 s to dial, but only once it may. Nor does `--timeout`
+/// count before that.
 fn a_server_that_prepares_for_long_dials_after_that(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -250,7 +251,8 @@ fn a_server_that_prepares_for_long_dials_after_that(case: &Case) {
         Way::LocalPush => Inject::new().hold("open").on("/etc/passwd").at_server(),
         _ => Inject::new().hold("getdents64").on("*/src/tree"),
     };
-    let copy = case.copying(&flags, "tree", "").inject(&held).start();
+    let copy = case.copying(&flags, "tree", "").args(timeout());
+    let copy = copy.inject(&held).start();
     held.wait_until_struck(1);
     thread::sleep(Duration::from_secs(13));
     held.release();
