@@ -4,7 +4,7 @@
 //!
 //! The time of `--retry-for` starts when a connection is lost, and starts again at a later loss if
 //! the copy has made progress. If the user gives the flag, it also applies to the first login,
-//! from its first failure.
+//! from its first failure until a login succeeds.
 
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,10 @@ pub async fn repeat(
             return Err(unrepeatable(error, host, &request));
         }
         if lost.had_begun {
+            if before.is_empty() {
+                // The outage before the first login is over.
+                retries.refill();
+            }
             before.push(id);
         }
         if before.is_empty() {
@@ -358,7 +362,47 @@ fn next(wait: Duration, retries: &Retries) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::report::SilentReporter;
+    use crate::session::request::{CopyOptions, EndKind, Operand};
+
+    #[tokio::test]
+    async fn an_outage_before_the_first_login_is_over_when_a_login_succeeds() {
+        let dest = Operand {
+            typed: "h:".into(),
+            host: None,
+            what: EndKind::Path,
+            path: Vec::new(),
+        };
+        let request = Request {
+            retry: Retry::of(Some(Duration::from_millis(50)), None),
+            ..Request::local(Vec::new(), dest, CopyOptions::default())
+        };
+        let client = ClientContext::new(Arc::default(), Arc::new(SilentReporter));
+        let logins = Cell::new(0);
+        let run = async |_: &Request, _: &ClientContext, _: Session<'_>| {
+            logins.set(logins.get() + 1);
+            match logins.get() {
+                1 => {
+                    let mut error = Error::new(Kind::Connect, Side::Here, "it is down");
+                    ssh::classify(&mut error, "Connection refused");
+                    Err(error.into())
+                }
+                2 => Err(LostSession {
+                    error: Error::new(Kind::Lost, Side::Here, "the first loss"),
+                    had_begun: true,
+                    host: None,
+                }),
+                _ => Ok("direct".to_owned()),
+            }
+        };
+        // By the second login, the time of the first outage has passed.
+        let copied = repeat(&request, &client, run, || false).await;
+        assert_eq!(copied.expect("a third login"), "direct");
+    }
 
     #[test]
     fn waits_double_up_to_half_a_minute_and_start_again_with_progress() {
