@@ -23,10 +23,10 @@ use crate::session::control_reader::ControlReader;
 use crate::session::converse::{RunningEnd, converse};
 use crate::session::data_connections::pass_on;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
+use crate::session::host;
 use crate::session::operands::{self, CountedSources, Counting};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
-use crate::session::{host, rate_file};
 use crate::transport::rate_limit::RateLimiter;
 
 /// Bytes of control messages that may be between the halves.
@@ -101,9 +101,10 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
 }
 
 async fn follow_rate(request: &Request, client: &ClientContext, limit: &RateLimiter) -> Infallible {
-    if let Some(path) = request.rate_file.clone() {
+    if let Some(file) = &request.rate_file {
         let set = async |rate| limit.set(rate);
-        rate_file::follow(path, request.options.rate_limit, &*client.reporter, set).await;
+        file.follow(request.options.rate_limit, &*client.reporter, set)
+            .await;
     }
     std::future::pending().await
 }

@@ -17,7 +17,6 @@ use crate::seal::Secret;
 use crate::session::client::{self, LostSession, Session};
 use crate::session::context::ClientContext;
 use crate::session::login::{Attempt, SAME_SIGNAL, SAME_SIGNAL_BRIEF};
-use crate::session::rate_file;
 use crate::session::request::{Request, Retry};
 use crate::ssh;
 use crate::units::{self, printable};
@@ -78,10 +77,8 @@ pub async fn repeat(
             before: &before,
             attempt,
         };
-        if let Some(path) = &request.rate_file
-            && let Some(rate) = rate_file::now(path).await
-        {
-            request.options.rate_limit = rate;
+        if let Some(file) = &request.rate_file {
+            request.options.rate_limit = file.now().await;
         }
         let seat_of_session = client.of_session();
         let lost = match run(&request, &seat_of_session, session).await {

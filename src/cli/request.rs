@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::keep::{Keep, Update};
-use crate::session::{
-    CopyOptions, EndKind, Operand, Request, Retry, RouteOptions, SshOptions, rate_file,
-};
+use crate::session::rate_file::{self, RateFile};
+use crate::session::{CopyOptions, EndKind, Operand, Request, Retry, RouteOptions, SshOptions};
 use crate::tuner::POLITE_STREAMS;
 
 use super::args::Args;
@@ -111,7 +110,7 @@ pub(super) fn request(
         no_install: args.no_install,
         streams: args.streams.or(args.polite.then_some(POLITE_STREAMS)),
         rate_file: match args.bwlimit {
-            Some(RateArgument::File(file)) => Some(file),
+            Some(RateArgument::File(file)) => Some(RateFile::new(file, rate_limit)),
             _ => None,
         },
         route: RouteOptions {

@@ -20,7 +20,7 @@ use super::control_reader::{ControlReader, named};
 use super::data_connections::SendPace;
 use super::file_names;
 use super::route_choice::{RouteChooser, StreamNumbers};
-use super::{rate_file, saved_settings};
+use super::saved_settings;
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
@@ -375,7 +375,7 @@ impl Client<'_> {
     }
 
     async fn follow_rate(&self, control: &Outgoing, flow: Flow, limit: &RateLimiter) {
-        let Some(path) = self.request.rate_file.clone() else {
+        let Some(file) = &self.request.rate_file else {
             return std::future::pending().await;
         };
         let rate = self.request.options.rate_limit;
@@ -386,7 +386,7 @@ impl Client<'_> {
                 let _ = control.send(Message::Tune(Tune::rate(rate))).await;
             }
         };
-        rate_file::follow(path, rate, &*self.client.reporter, set).await
+        file.follow(rate, &*self.client.reporter, set).await
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result, reason_of};
 use crate::report::Reporter;
+use crate::session::runtime::off_task;
 use crate::units;
 
 /// How often the file is read.
@@ -45,50 +49,79 @@ pub fn read(path: &Path) -> Result<Option<u64>> {
         .map_err(|error| Error::usage(format!("--bwlimit @{shown}: {error}")))
 }
 
-/// The rate in the file, read on another thread. None if it cannot be read, or not within `LOOK`.
-pub async fn now(path: &Path) -> Option<Option<u64>> {
-    let path = path.to_owned();
-    let read = tokio::task::spawn_blocking(move || read(&path));
-    tokio::time::timeout(LOOK, read).await.ok()?.ok()?.ok()
+/// The file, and the last rate that it contained. Clones share the rate: it outlives a session, and
+/// holds for all copies of one command.
+#[derive(Clone, Debug)]
+pub struct RateFile {
+    path: PathBuf,
+    /// 0 for no limit.
+    last: Arc<AtomicU64>,
 }
 
-/// Calls `set` for each change until the future is dropped. A file that cannot be read changes
-/// nothing.
-pub async fn follow(
-    path: PathBuf,
-    mut rate: Option<u64>,
-    reporter: &dyn Reporter,
-    mut set: impl AsyncFnMut(Option<u64>),
-) {
-    let mut complained = false;
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let path = path.clone();
-        let now = tokio::task::spawn_blocking(move || read(&path)).await;
-        match now {
-            Ok(Ok(now)) if now != rate => {
-                rate = now;
-                reporter.detail(&match rate {
-                    Some(rate) => format!("rate limit: {}", units::rate(rate as f64)),
-                    None => "rate limit: none".to_owned(),
-                });
-                set(rate).await;
-            }
-            Ok(Err(error)) if !complained => {
-                complained = true;
-                reporter.notice(&format!(
-                    "fastcp: {}; the rate limit is unchanged",
-                    error.message
-                ));
-            }
-            _ => {}
+impl RateFile {
+    /// `rate`: what [`read`] has found in it.
+    pub fn new(path: PathBuf, rate: Option<u64>) -> RateFile {
+        let last = Arc::new(AtomicU64::new(rate.unwrap_or(0)));
+        RateFile { path, last }
+    }
+
+    /// The rate in the file, read on another thread; its last rate if it cannot be read, or not
+    /// within `LOOK`.
+    pub async fn now(&self) -> Option<u64> {
+        if let Ok(Ok(rate)) = tokio::time::timeout(LOOK, self.read()).await {
+            self.note(rate);
         }
+        let last = self.last.load(Relaxed);
+        (last > 0).then_some(last)
+    }
+
+    /// Calls `set` for each change until the future is dropped. A file that cannot be read changes
+    /// nothing. `rate`: the rate that is in force.
+    pub async fn follow(
+        &self,
+        mut rate: Option<u64>,
+        reporter: &dyn Reporter,
+        mut set: impl AsyncFnMut(Option<u64>),
+    ) {
+        let mut complained = false;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            match self.read().await {
+                Ok(now) if now != rate => {
+                    rate = now;
+                    self.note(rate);
+                    reporter.detail(&match rate {
+                        Some(rate) => format!("rate limit: {}", units::rate(rate as f64)),
+                        None => "rate limit: none".to_owned(),
+                    });
+                    set(rate).await;
+                }
+                Err(error) if !complained => {
+                    complained = true;
+                    reporter.notice(&format!(
+                        "fastcp: {}; the rate limit is unchanged",
+                        error.message
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn read(&self) -> Result<Option<u64>> {
+        let path = self.path.clone();
+        off_task(move || read(&path)).await?
+    }
+
+    fn note(&self, rate: Option<u64>) {
+        self.last.store(rate.unwrap_or(0), Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::SilentReporter;
 
     #[test]
     fn a_fifo_holds_no_rate_and_nobody_waits_for_its_writer() {
@@ -111,5 +144,28 @@ mod tests {
             assert!(read(&path).unwrap_err().message.contains("--bwlimit"));
         }
         assert!(read(&temp.path().join("none")).is_err());
+    }
+
+    #[tokio::test]
+    async fn the_next_session_gets_the_last_rate_of_a_file_that_is_gone() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("rate");
+        std::fs::write(&path, "20M").unwrap();
+        let file = RateFile::new(path.clone(), Some(40_000_000));
+        // That of another copy, or of the next session.
+        let other = file.clone();
+        let (told, set) = tokio::sync::oneshot::channel();
+        let mut told = Some(told);
+        let tell = async |rate| told.take().expect("one change").send(rate).unwrap();
+        tokio::select! {
+            () = file.follow(Some(40_000_000), &SilentReporter, tell) => {}
+            rate = set => assert_eq!(rate, Ok(Some(20_000_000))),
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(other.now().await, Some(20_000_000));
+        std::fs::write(&path, "0").unwrap();
+        assert_eq!(other.now().await, None);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.now().await, None);
     }
 }

@@ -15,6 +15,7 @@ use crate::pipeline::failures::{FAILURES_MAX, MoreFailures};
 pub use crate::pipeline::news::{Deleted, MadeSnapshot};
 use crate::program::Program;
 use crate::progress::Snapshot;
+use crate::session::rate_file::RateFile;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
@@ -75,7 +76,7 @@ pub struct Request {
     pub streams: Option<u16>,
     pub route: RouteOptions,
     /// `--bwlimit @FILE`: the file with the rate limit, read once a second.
-    pub rate_file: Option<PathBuf>,
+    pub rate_file: Option<RateFile>,
     /// `--trust-partial`: an earlier run's data is not read again unless something speaks against
     /// it.
     pub trust_partial: bool,

@@ -31,7 +31,7 @@ use crate::session::file_names;
 use crate::session::heartbeat::{Heart, HeartPlace, HeartTerms};
 use crate::session::login::{Attempt, LoggedIn, Met, may_ask};
 use crate::session::request::{Host, Request};
-use crate::session::{host as this_host, owner, rate_file, saved_settings};
+use crate::session::{host as this_host, owner, saved_settings};
 use crate::transport::connections::{ConnectionSet, Flow};
 use crate::transport::routes::{Connection, Route};
 use crate::wire::hello::Hello;
@@ -320,7 +320,7 @@ impl RelayedSession<'_> {
     }
 
     async fn follow_rate(&self, sender: &Outgoing) -> Infallible {
-        let Some(path) = self.request.rate_file.clone() else {
+        let Some(file) = &self.request.rate_file else {
             return std::future::pending().await;
         };
         let set = async |rate: Option<u64>| {
@@ -328,7 +328,7 @@ impl RelayedSession<'_> {
             let _ = sender.send(Message::Tune(Tune::rate(rate))).await;
         };
         let rate = self.request.options.rate_limit;
-        rate_file::follow(path, rate, &*self.client.reporter, set).await;
+        file.follow(rate, &*self.client.reporter, set).await;
         std::future::pending().await
     }
 }
