@@ -16,6 +16,7 @@ use crate::control::Outgoing;
 use crate::error::Error;
 use crate::session::connection_control::Inband;
 use crate::session::context::ClientContext;
+use crate::session::data_connections::end_later;
 use crate::session::polite;
 use crate::session::request::{Host, Request, Rsh};
 use crate::session::route_choice::{Notes, look_up};
@@ -106,6 +107,12 @@ impl RelayRoutes<'_> {
         let Ok(at) = listens.await else {
             return std::future::pending().await;
         };
+        if at.is_nowhere() {
+            let (_, host) = self.parties(route);
+            let error = blocked(None, no_port(&shown(host)));
+            end_later(self.client.shutdown.clone(), error);
+            return std::future::pending().await;
+        }
         tokio::select! {
             never = self.dial(route, &at) => never,
             never = self.mind(route) => never,
@@ -237,7 +244,7 @@ impl RelayRoutes<'_> {
     /// Tells one server to dial the other, at the announced addresses or at the user's.
     async fn tell(&self, route: Route, at: &Listen) {
         let (dialler, host) = self.parties(route);
-        if at.port == 0 || at.addresses.is_empty() {
+        if at.is_nowhere() {
             return self.notes.failed(route, &no_port(&shown(host)));
         }
         let is_given = route == Route::Direct || self.request.route.asked == Some(route);
@@ -329,7 +336,7 @@ impl RelayRoutes<'_> {
     /// The state of the direct route. The sender reports why it has no connection, but not whether
     /// anything has answered before.
     fn answer(&self, at: Option<&Listen>) -> DialAnswer {
-        let has_none = at.is_some_and(|at| at.port == 0 || at.addresses.is_empty());
+        let has_none = at.is_some_and(Listen::is_nowhere);
         match has_none || !self.account.borrow().cause.is_empty() {
             true => DialAnswer::Refused,
             false => DialAnswer::Connected,

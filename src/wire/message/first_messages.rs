@@ -367,6 +367,10 @@ impl Listen {
             port: 0,
         }
     }
+
+    pub fn is_nowhere(&self) -> bool {
+        self.port == 0 || self.addresses.is_empty()
+    }
 }
 
 /// More addresses of one host than are worth trying.

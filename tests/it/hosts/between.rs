@@ -363,6 +363,13 @@ fn ports_that_are_open_are_used_on_whichever_host_listens() {
         net.open_only(At::Far, &["22"], Wall::Drop);
         net.open_only(At::Near, &["22", "9001:9016"], Wall::Drop);
         arrives_by(case, "reverse", &["--ports", "9001-9016", "-l", "24000"]);
+
+        // Nobody waits for a stream that cannot come.
+        let _taken = net.within(At::Far, || std::net::TcpListener::bind("[::]:9001"));
+        let done = case.copy(&["--ports", "9001", "--route", "direct"], "a", "b");
+        done.exits(3)
+            .says("far cannot open a port")
+            .never_says("no answer");
     });
 }
 
