@@ -220,10 +220,20 @@ impl Met {
             self.words.last().await;
             let said = self.words.said(b"");
             let why = status.and_then(|status| ssh::why_lost(status, &said, self.rsh));
-            return Err(why.unwrap_or_else(|| lost(cause.into())));
+            let why = why.unwrap_or_else(|| lost(cause.into()));
+            let name = printable(self.host.name.as_bytes());
+            // There is no session yet whose end would name the host.
+            return Err(Error {
+                message: format!("{name}: {}", why.message),
+                ..why
+            });
         }
+        Ok(self.begin())
+    }
+
+    fn begin(self) -> LoggedIn {
         let (control, _writer) = Outgoing::start(self.stdin);
-        Ok(LoggedIn {
+        LoggedIn {
             host: self.host,
             hello: self.hello,
             rsh: self.rsh,
@@ -232,7 +242,7 @@ impl Met {
             words: self.words,
             incoming: self.incoming,
             control,
-        })
+        }
     }
 }
 
@@ -604,13 +614,12 @@ mod tests {
         }
     }
 
-    /// A login to a server that writes two lines and exits.
-    fn logged_in(reporter: &Arc<SlowReporter>) -> LoggedIn {
+    /// A server that writes two lines and exits.
+    fn met(reporter: &Arc<SlowReporter>) -> Met {
         let client = ClientContext::new(Arc::default(), reporter.clone());
         let (process, stdin, words, incoming) = talkative(&client, SeenLines::All);
         words.said_hello();
-        let (control, _writer) = Outgoing::start(stdin);
-        LoggedIn {
+        Met {
             host: host(),
             hello: this_host::hello(),
             rsh: Rsh::Local,
@@ -619,8 +628,21 @@ mod tests {
             abort_patience: Duration::from_secs(60),
             words,
             incoming,
-            control,
+            stdin,
         }
+    }
+
+    fn logged_in(reporter: &Arc<SlowReporter>) -> LoggedIn {
+        met(reporter).begin()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_that_has_gone_before_it_is_greeted_is_named() {
+        let mut met = met(&Arc::default());
+        assert!(met.incoming.next().await.is_err(), "it has ended");
+        let error = met.greet(&this_host::hello()).await.err();
+        let message = error.expect("nobody reads the hello").message;
+        assert_eq!(message, "h: the control connection failed: broken pipe");
     }
 
     #[tokio::test]
