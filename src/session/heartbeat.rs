@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | login, server's hello | `--timeout`; after a loss ≤ 30 s (`login`) | `Connect` or `FarEnd` |
 //! | ssh's configuration; addresses of a host | 5 s for each question (`names`, `pinned`) | unknown |
-//! | the client's hello | 330 s, as it may be logging in elsewhere (`server`) | the server ends |
+//! | the client's hello | 1 h, as it may be installing fastcp elsewhere (`server`) | the server ends |
 //! | more of the client's first messages | 30 s (`HELLO_TIMEOUT`) | `Lost` |
 //! | first connection of two hosts by a given route | 12 s (`relay`) | `Connect` |
 //! | anything on control, or on a data connection, from then on | `--timeout`; 3/4 of it at the server | `Lost` |
