@@ -84,6 +84,8 @@ pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
         tokio::select! {
             copied = async { tokio::try_join!(sent, received) } => copied,
             never = follow_rate(request, client, &limit) => match never {},
+            // A limit may let through less than a chunk in the time that the others wait.
+            never = client.hold_pipe(|| limit.admitted_bytes()) => match never {},
         }
     };
     if copied.is_ok() {

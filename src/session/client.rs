@@ -251,6 +251,7 @@ impl Client<'_> {
             over = self.test(&helm, &connection_set, &server.hello, opened_at) => over?,
             () = chooser.run(listens, is_ready), if dials => {}
             () = self.follow_rate(&server.control, flow, &pace.limit) => {}
+            never = self.client.hold_pipe(|| connection_set.arrived()) => match never {},
         }
         if let SendController::Tuner(tuning) = helm {
             self.client.conclude(self.request, tuning.conclude()).await;

@@ -1,11 +1,13 @@
 //! The client's context of a copy: what its sessions report to, count in, and share with the copies
 //! of the same source to other hosts.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::chunk::CHUNK_SIZE;
 use crate::control::Outgoing;
@@ -30,6 +32,9 @@ use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
 use crate::wire::hello::Hello;
 use crate::wire::message::{Conclusion, Tried};
+
+/// How often it is checked whether data arrives: as often as the other end reports that.
+const ARRIVAL_LOOK: Duration = Duration::from_secs(1);
 
 /// The client's side of a copy: its reporter, its counters and its shutdown.
 #[derive(Clone)]
@@ -125,6 +130,26 @@ impl ClientContext {
         }
         if let Some(remembered) = remembered.filter(|_| !request.options.dry_run) {
             saved_settings::remember(request, remembered).await;
+        }
+    }
+
+    /// Lets the copies that share a pipe with this one wait for it while its data arrives.
+    /// `arrived` counts the bytes.
+    pub async fn hold_pipe(&self, arrived: impl Fn() -> u64) -> Infallible {
+        let broadcast = self.shared.as_ref().and_then(|shared| {
+            let broadcast = shared.broadcast.as_ref()?;
+            Some((broadcast, shared.host))
+        });
+        let Some((broadcast, host)) = broadcast else {
+            return std::future::pending().await;
+        };
+        let mut before = arrived();
+        loop {
+            sleep(ARRIVAL_LOOK).await;
+            let now = arrived();
+            if now != std::mem::replace(&mut before, now) {
+                broadcast.arrives(host);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! A pipe that several copies share. One thread reads it, a little ahead of the slowest copy,
 //! because bytes cannot be read again. All wait for the slowest copy, unless it takes nothing for
-//! too long. That copy then fails: the bytes that it has missed are gone.
+//! too long and no data of it arrives either. That copy then fails: the bytes that it has missed
+//! are gone.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub struct Broadcast {
     chunk_size: usize,
     /// The length before the first byte was read.
     length: Option<u64>,
-    /// How long the others wait for a copy that takes nothing.
+    /// How long the others wait for a copy that takes nothing, and of which nothing arrives.
     patience: Duration,
     state: Mutex<BroadcastState>,
     changed: Condvar,
@@ -52,8 +53,9 @@ struct BroadcastState {
 
 #[derive(Clone, Copy)]
 struct BroadcastReader {
-    /// The number of the chunk that it takes next, and since when that chunk could be taken.
+    /// The number of the chunk that it takes next.
     at: u64,
+    /// Since when that chunk could be taken, or when data of the copy has arrived last.
     since: Instant,
     has_begun: bool,
     going: Going,
@@ -63,7 +65,7 @@ struct BroadcastReader {
 enum Going {
     On,
     Gone,
-    /// It took nothing for this long, so the others no longer wait for it.
+    /// It took nothing, and nothing arrived, for this long, so the others no longer wait for it.
     Late(Duration),
 }
 
@@ -129,6 +131,12 @@ impl Broadcast {
             self.stop.set();
         }
         self.changed.notify_all();
+    }
+
+    /// Data of this copy has arrived at its destination, if only a part of a chunk: on a slow link
+    /// it may be long before the copy has room for another chunk.
+    pub fn arrives(&self, reader: usize) {
+        self.state.lock().readers[reader].since = Instant::now();
     }
 
     /// The end of one copy; setting `stop` ends its waits. The first call starts to read the
@@ -385,6 +393,27 @@ mod tests {
         assert!(late.message.contains("accepted no data"), "{late}");
         broadcast.leave(0);
         broadcast.leave(1);
+    }
+
+    #[test]
+    fn who_is_slow_is_waited_for_while_data_arrives() {
+        let patience = Duration::from_secs(60);
+        let broadcast = broadcast("true", 2, patience);
+        let since = {
+            let mut state = broadcast.state.lock();
+            state.readers.iter_mut().for_each(|it| it.has_begun = true);
+            state.readers[0].at = 1;
+            state.readers[1].since
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        broadcast.arrives(1);
+        let is_late = |waited| {
+            let mut state = broadcast.state.lock();
+            state.leave_behind(patience, since + waited);
+            state.readers[1].going != Going::On
+        };
+        assert!(!is_late(patience + Duration::from_millis(10)));
+        assert!(is_late(2 * patience), "nothing has arrived since");
     }
 
     #[test]

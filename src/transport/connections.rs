@@ -180,6 +180,7 @@ impl ConnectionSet {
                 share: state.share,
             };
             let arrived = live.count(self.flow, sight.peer, passed);
+            state.arrived = state.arrived.wrapping_add(arrived);
             if is_proven && live.route != Route::Inband {
                 let was_proven = std::mem::replace(&mut live.was_proven, true);
                 looked.is_heard |= !was_proven || arrived > 0;
@@ -240,6 +241,12 @@ impl ConnectionSet {
             carried[live.route as usize] += live.stats.bytes();
         }
         carried
+    }
+
+    /// Counts bytes that have arrived at the receiving end until the last look, including those of
+    /// unfinished frames.
+    pub fn arrived(&self) -> u64 {
+        self.state.lock().arrived
     }
 
     /// Notes that dialling has begun.
@@ -623,6 +630,30 @@ mod tests {
         assert!(again.stats.is_parked() && parked().eq([false, false, true]));
         connection_set.put_to_work(4);
         assert!(!again.stats.is_parked() && parked().eq([false, false, false]));
+    }
+
+    #[test]
+    fn bytes_have_arrived_when_the_other_end_says_so_and_not_when_they_are_sent() {
+        let connection_set = ConnectionSet::new(Flow::Out);
+        let registration = connection_set.join(id(0, 0)).unwrap();
+        let mut second = 0;
+        let mut arrived = |bytes| {
+            second += 1;
+            let facts = ConnectionFacts {
+                stream: 0,
+                attempt: 0,
+                bytes,
+                waits: false,
+            };
+            connection_set.look(Duration::from_secs(second), second, &[facts]);
+            connection_set.arrived()
+        };
+        registration.stats.add(1_000_000);
+        assert_eq!([0, 20_000, 20_000].map(&mut arrived), [0, 20_000, 20_000]);
+        // A hostile end overflows no counter.
+        assert_ne!(arrived(u64::MAX), 20_000);
+        arrived(0);
+        arrived(u64::MAX);
     }
 
     #[test]

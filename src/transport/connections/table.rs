@@ -25,6 +25,9 @@ pub(super) struct ConnectionsState {
     pub(super) was_ever_proven: bool,
     pub(super) was_ever_listed: bool,
     pub(super) last_cause: Option<String>,
+    /// Bytes that have left connections at the receiving end, as far as this end knows. It wraps:
+    /// the other end may report any number.
+    pub(super) arrived: u64,
     /// By number of the route.
     pub(super) routes: [RouteRecord; Route::ALL.len()],
 }
