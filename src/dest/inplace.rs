@@ -46,6 +46,14 @@ impl InPlace {
         if file_type(&stat) != FileType::RegularFile {
             return Err(slot.refused("is no longer a regular file"));
         }
+        // The kernel removes them at the first byte, but not if root writes it.
+        if !rules.set_id && stat.st_mode & 0o6000 != 0 {
+            let removed = fchmod(&file, Mode::from_raw_mode(stat.st_mode & 0o1777));
+            removed.map_err(|cause| {
+                let what = "cannot remove its set-id bits, which this key may not keep (--inplace)";
+                slot.error(what, cause)
+            })?;
+        }
         Ok(Some(InPlace {
             slot: slot.clone(),
             file,
@@ -84,5 +92,40 @@ impl InPlace {
         }
         commit::settle(slot, file, rules)?;
         stat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, metadata, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::testing;
+    use super::*;
+
+    /// Otherwise the holder of a confined key could write a set-id program of root.
+    #[test]
+    fn set_id_bits_are_gone_before_a_confined_key_writes() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("su");
+        write(&path, "old").unwrap();
+        let slot = testing::slot(temp.path(), "su");
+        let mode_with = |set_id: bool| {
+            set_permissions(&path, Permissions::from_mode(0o6755)).unwrap();
+            let rules = Rules {
+                inplace: true,
+                set_id,
+                ..testing::rules()
+            };
+            let old = slot.stat().unwrap();
+            assert!(
+                InPlace::open(&slot, old.as_ref(), &rules)
+                    .unwrap()
+                    .is_some()
+            );
+            metadata(&path).unwrap().permissions().mode() & 0o7777
+        };
+        assert_eq!(mode_with(true), 0o6755);
+        assert_eq!(mode_with(false), 0o755);
     }
 }
