@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{
-    AtFlags, FileType, Mode, RenameFlags, Stat, linkat, mkdirat, readlinkat, renameat,
-    renameat_with, statat, unlinkat,
+    AtFlags, FileType, Mode, RenameFlags, Stat, linkat, mkdirat, renameat, renameat_with, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
@@ -33,7 +33,7 @@ use super::own_names::random_name;
 use super::temporary::same_file;
 use super::{EntrySlot, Rules, is_flag_unknown, sync_directory};
 use crate::backup::BackupPlace;
-use crate::dir::{Dir, is_reserved, may_leave};
+use crate::dir::{Dir, is_reserved};
 use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::manifest::{NAME_MAX, Name, file_type};
 
@@ -268,7 +268,6 @@ impl Backups {
     fn target(
         self: &Arc<Self>,
         slot: &EntrySlot,
-        old: &Stat,
         rules: &Rules,
     ) -> Result<(EntrySlot, Option<NameOfBackup>)> {
         let dir = match self.are_beside() {
@@ -296,7 +295,7 @@ impl Backups {
         if rules.no_own_names && is_reserved(backup.name.as_bytes()) {
             return Err(slot.refused(crate::dir::RESERVED));
         }
-        check_link(slot, old, &backup, rules)?;
+        check_link(slot, &backup, rules)?;
         Ok((backup, claim))
     }
 
@@ -379,7 +378,7 @@ impl Backups {
     /// # Errors
     /// If that is not possible. The entry then stays.
     pub fn move_away(self: &Arc<Self>, slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
-        let (backup, _claim) = self.target(slot, old, rules)?;
+        let (backup, _claim) = self.target(slot, rules)?;
         match move_to(slot, &backup, rules) {
             Ok(()) => {}
             Err(Errno::XDEV) => {
@@ -565,7 +564,7 @@ pub(super) fn keep_old<'a>(
     if file_type(old) == FileType::Directory || backups.has_placed(slot, old) {
         return Ok(None);
     }
-    let (backup, claim) = backups.target(slot, old, rules)?;
+    let (backup, claim) = backups.target(slot, rules)?;
     if backups.has_kept(&backup) {
         return Ok(None);
     }
@@ -623,10 +622,13 @@ fn link_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::R
     let (from, to) = (handle(slot)?, handle(backup)?);
     let old = slot.name.as_os_str();
     let link = |name: &OsStr| linkat(&*from, old, &*to, name, AtFlags::empty());
-    match link(backup.name.as_os_str()) {
-        Err(Errno::EXIST) => {}
-        // A process that is killed now leaves no other name.
-        done => return done,
+    // Otherwise it is checked before it has the name of the backup.
+    if !rules.links_inside {
+        match link(backup.name.as_os_str()) {
+            Err(Errno::EXIST) => {}
+            // A process that is killed now leaves no other name.
+            done => return done,
+        }
     }
     let temporary = random_name(backup);
     link(&temporary)?;
@@ -645,7 +647,8 @@ fn copy_to(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -> R
 /// Gives the entry with the name `temporary` that of the backup.
 fn name_backup(backup: &EntrySlot, temporary: &OsStr, rules: &Rules) -> rustix::io::Result<()> {
     let dir = handle(backup)?;
-    let renamed = put(&dir, temporary, &dir, backup, rules);
+    let checked = check_moved(backup, temporary, rules);
+    let renamed = checked.and_then(|()| put(&dir, temporary, &dir, backup, rules));
     // Needed after a success too: a rename between two names of one file does nothing.
     let _ = unlinkat(&*dir, temporary, AtFlags::empty());
     renamed
@@ -655,6 +658,14 @@ fn name_backup(backup: &EntrySlot, temporary: &OsStr, rules: &Rules) -> rustix::
 fn move_to(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> rustix::io::Result<()> {
     let (from, to) = (handle(slot)?, handle(backup)?);
     put(&from, slot.name.as_os_str(), &to, backup, rules)?;
+    if let Err(cause) = check_moved(backup, backup.name.as_os_str(), rules) {
+        // If another entry has the name now, it must not stay here either.
+        move_back(backup, slot).or_else(|_| {
+            let new = backup.name.as_os_str();
+            renameat(&*to, new, &*from, random_name(slot))
+        })?;
+        return Err(cause);
+    }
     // A rename between two names of one file does nothing.
     let stat = |slot: &EntrySlot| slot.dir.stat(slot.name.as_os_str());
     if let (Ok(old), Ok(new)) = (stat(slot), stat(backup))
@@ -696,21 +707,33 @@ fn sync(backup: &EntrySlot, rules: &Rules) -> Result<()> {
 }
 
 /// A link that moves to another depth may lead out of the directory that a key is confined to.
-fn check_link(slot: &EntrySlot, old: &Stat, backup: &EntrySlot, rules: &Rules) -> Result<()> {
-    if !rules.links_inside || file_type(old) != FileType::Symlink {
-        return Ok(());
-    }
-    let text = slot.dir.handle().and_then(|dir| {
-        let text = readlinkat(&*dir, slot.name.as_os_str(), Vec::new())?;
-        Ok(text.into_bytes())
-    });
-    match text {
-        Ok(text) if !may_leave(&text, backup.dir.depth()) => Ok(()),
-        Ok(_) => Err(slot.refused(
+fn check_link(slot: &EntrySlot, backup: &EntrySlot, rules: &Rules) -> Result<()> {
+    let leads_out = handle(slot)
+        .and_then(|dir| rules.leads_out(&*dir, slot.name.as_os_str(), backup.dir.depth()));
+    match leads_out {
+        // If another process has removed it, there is nothing to keep.
+        Ok(false) | Err(Errno::NOENT) => Ok(()),
+        Ok(true) => Err(slot.refused(
             "is a symbolic link, and its backup could lead out of the directory that this key is \
              confined to: the key's forced command lacks --allow-outside-links",
         )),
         Err(cause) => Err(slot.unreadable(cause)),
+    }
+}
+
+/// Checks the entry `name` in the directory of the backup, since another session of the key may have
+/// replaced the old version after [`check_link`].
+fn check_moved(backup: &EntrySlot, name: &OsStr, rules: &Rules) -> rustix::io::Result<()> {
+    if !rules.links_inside {
+        return Ok(());
+    }
+    let dir = handle(backup)?;
+    let stat = statat(&*dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    // A directory may contain such links.
+    let is_directory = file_type(&stat) == FileType::Directory;
+    match is_directory || rules.leads_out(&*dir, name, backup.dir.depth())? {
+        true => Err(Errno::STALE),
+        false => Ok(()),
     }
 }
 
@@ -752,6 +775,7 @@ pub(super) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use super::super::testing;
     use super::*;
@@ -767,6 +791,79 @@ mod tests {
             ..testing::rules()
         };
         (backups, rules)
+    }
+
+    /// A destination `a/b`, and backups in `bk`, for a confined key.
+    fn in_directory(temp: &std::path::Path) -> (EntrySlot, Rules) {
+        for dir in ["a/b", "bk"] {
+            fs::create_dir_all(temp.join(dir)).unwrap();
+        }
+        let top = Dir::root(temp, &Arc::default()).unwrap();
+        let child = |dir: &Arc<Dir>, name: &str| dir.child(&testing::name(name)).unwrap();
+        let root = child(&top, "bk");
+        let backups = Backups::new(BackupPlace {
+            suffix: Vec::new(),
+            directory: b"bk".to_vec(),
+        });
+        let way = DestinationWay {
+            from: b"a/b".to_vec(),
+            below: Vec::new(),
+        };
+        let landed = Landed {
+            path: root.path(),
+            make: Box::new(|| unreachable!("it exists")),
+            ways: HashMap::from([(top.identity(), vec![way])]),
+        };
+        backups.set_landed(landed, Some(root));
+        let rules = Rules {
+            backup: Some(backups),
+            links_inside: true,
+            ..testing::rules()
+        };
+        let dir = child(&child(&top, "a"), "b");
+        (EntrySlot::new(dir, testing::name("f")), rules)
+    }
+
+    /// Another session of a confined key replaces a file, after its status was read, by an entry that
+    /// leads out from the place of the backup.
+    #[test]
+    fn no_backup_of_a_replaced_file_leads_out() {
+        let temp = tempfile::tempdir().unwrap();
+        let (slot, rules) = in_directory(temp.path());
+        let at = temp.path().join("a/b/f");
+        fs::write(&at, "old").unwrap();
+        let old = slot.stat().unwrap().unwrap();
+        let backup = settle_as_kept(&slot, &old, &rules);
+        fs::remove_file(&at).unwrap();
+        symlink("../../x", &at).unwrap();
+        let refused = |error: Error| assert!(error.message.contains("could lead out"), "{error}");
+        refused(keep_old(&slot, Some(&old), &rules).err().unwrap());
+        let backups = rules.backup.as_ref().unwrap();
+        refused(backups.move_away(&slot, &old, &rules).unwrap_err());
+        // The same after that check.
+        let error = make_backup(&slot, &old, &backup, &rules).unwrap_err();
+        assert_eq!(error.kind, Kind::Changed, "{error}");
+        assert_eq!(move_to(&slot, &backup, &rules), Err(Errno::STALE));
+        let link = slot.stat().unwrap().unwrap();
+        assert!(copy_to(&slot, &link, &backup, &rules).is_err());
+        assert!(at.is_symlink());
+        // The directory could contain such a link.
+        fs::remove_file(&at).unwrap();
+        fs::create_dir(&at).unwrap();
+        assert!(make_backup(&slot, &old, &backup, &rules).is_err());
+        assert!(at.is_dir());
+        assert_eq!(testing::names(&temp.path().join("bk")), [""; 0]);
+        assert_eq!(testing::names(&temp.path().join("a/b")), ["f"]);
+    }
+
+    /// The place of the backup, which is made and taken back.
+    fn settle_as_kept(slot: &EntrySlot, old: &Stat, rules: &Rules) -> EntrySlot {
+        let kept = keep_old(slot, Some(old), rules).unwrap().unwrap();
+        let backup = kept.backup.clone();
+        assert_eq!(fs::read(backup.path()).unwrap(), b"old");
+        settle(Some(kept), false).unwrap();
+        assert!(!backup.path().exists());
+        backup
     }
 
     #[test]

@@ -76,16 +76,18 @@ mod unchanged;
 mod user_path;
 mod write_test;
 
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, statat, utimensat,
+    AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT, readlinkat, statat,
+    utimensat,
 };
 use rustix::io::Errno;
 
-use crate::dir::{Dir, RESERVED, is_reserved};
+use crate::dir::{Dir, RESERVED, is_reserved, may_leave};
 use crate::earlier::Reuse;
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, Update, is_acl};
@@ -252,6 +254,20 @@ impl Rules {
             return Err(slot.refused(RESERVED));
         }
         Ok(())
+    }
+
+    /// True if the entry `name` in `dir` is a symbolic link that this copy may not have in a directory of
+    /// this depth.
+    fn leads_out(&self, dir: impl AsFd, name: &OsStr, depth: usize) -> rustix::io::Result<bool> {
+        if !self.links_inside {
+            return Ok(false);
+        }
+        match readlinkat(dir, name, Vec::new()) {
+            Ok(text) => Ok(may_leave(text.as_bytes(), depth)),
+            // It is no symbolic link.
+            Err(Errno::INVAL) => Ok(false),
+            Err(cause) => Err(cause),
+        }
     }
 }
 

@@ -73,15 +73,20 @@ pub(super) fn failed(
 ) -> Error {
     let path = crate::units::printable(backup.path().as_os_str().as_bytes());
     let cause = cause.into();
-    if Errno::from_io_error(&cause) == Some(Errno::EXIST) {
-        return slot.refused(format!(
+    match Errno::from_io_error(&cause) {
+        Some(Errno::EXIST) => slot.refused(format!(
             "is not replaced: its backup {path} exists, and this key may not replace backups"
-        ));
+        )),
+        Some(Errno::STALE) => {
+            let message = "is neither replaced nor deleted: another process replaced it, or a \
+                           directory, while its backup was made; copy again";
+            Error::new(Kind::Changed, Side::Dest, message).at(slot.path())
+        }
+        _ => slot.error(
+            &format!("is neither replaced nor deleted: cannot make its backup {path}"),
+            cause,
+        ),
     }
-    slot.error(
-        &format!("is neither replaced nor deleted: cannot make its backup {path}"),
-        cause,
-    )
 }
 
 fn copy_file(slot: &EntrySlot, temporary: &UnnamedCopy<'_>, rules: &Rules) -> Result<()> {
