@@ -177,6 +177,7 @@ pub fn place_hard_link(
             return Ok(());
         }
         is_other.set(true);
+        refuse_outside(&to, name, slot, rules)?;
         let now = statat(&*from, first.name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)?;
         // If they differ, that process has also put another entry under the new name, which stays.
         if same_file(&made, &now) {
@@ -213,6 +214,24 @@ pub fn place_hard_link(
     }
     make_durable(slot, rules)?;
     Ok(Placement::Copied)
+}
+
+/// Removes the hard link `name` that was just made in `dir`, the directory of `slot`, if it is to a
+/// symbolic link that could lead out of there: another session of a confined key has put that in the
+/// place of the entry to link.
+///
+/// # Errors
+/// `STALE` if it was removed.
+pub(super) fn refuse_outside(
+    dir: &OwnedFd,
+    name: &OsStr,
+    slot: &EntrySlot,
+    rules: &Rules,
+) -> rustix::io::Result<()> {
+    match rules.leads_out(dir, name, slot.dir.depth())? {
+        true => unlinkat(dir, name, AtFlags::empty()).and(Err(Errno::STALE)),
+        false => Ok(()),
+    }
 }
 
 /// True if the old entry in `slot` needs no backup, since it has the content of `new` in `of`. A key

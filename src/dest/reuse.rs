@@ -20,7 +20,7 @@ use super::changed::may_give_to;
 use super::earlier::EarlierPlace;
 use super::existing::content_of;
 use super::in_use::refuse_in_use_elsewhere;
-use super::link::{has_content_of, has_no_links, replace};
+use super::link::{has_content_of, has_no_links, refuse_outside, replace};
 use super::temporary::same_file;
 use super::unchanged::{differs_in, has_more_rights, is_rounded};
 use super::{EntrySlot, ExistingEntry, Rules, backup, commit, sync_directory};
@@ -270,6 +270,9 @@ impl EarlierEntry {
                 AtFlags::empty(),
             )?;
             let made = statat(&*to, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            // A new link may have the inode number of an entry that was removed.
+            let checked = refuse_outside(&to, name, slot, rules);
+            checked.inspect_err(|_| is_other.set(true))?;
             if same_file(&made, &self.stat) {
                 return Ok(());
             }
@@ -286,7 +289,13 @@ impl EarlierEntry {
             }
             Err(Errno::STALE)
         };
-        let made = match make(slot.name.as_os_str()) {
+        // The text of a link is checked before the link has its new name.
+        let is_checked = rules.links_inside && file_type(&self.stat) == FileType::Symlink;
+        let direct = match is_checked {
+            true => Err(Errno::EXIST),
+            false => make(slot.name.as_os_str()),
+        };
+        let made = match direct {
             Err(Errno::EXIST) => match slot.stat()? {
                 Some(old) if same_file(&old, &self.stat) => Ok(()),
                 Some(_) if rules.no_clobber => return Ok(None),
@@ -327,5 +336,42 @@ impl EarlierEntry {
                 && now.st_size == self.stat.st_size
                 && Timestamp::mtime(&now) == Timestamp::mtime(&self.stat)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::super::testing::{self, name, names};
+    use super::*;
+
+    /// Another session of a confined key has replaced the link by one that has its inode number.
+    #[test]
+    fn no_link_to_an_earlier_copy_leads_out_from_its_new_place() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("old")).unwrap();
+        symlink("../x", temp.path().join("old/link")).unwrap();
+        let top = Dir::root(temp.path(), &Arc::default()).unwrap();
+        let old = EntrySlot::new(top.child(&name("old")).unwrap(), name("link"));
+        let found = EarlierEntry {
+            stat: old.stat().unwrap().unwrap(),
+            slot: old,
+            is_equal: true,
+        };
+        let slot = EntrySlot::new(top, name("link"));
+        let rules = Rules {
+            links_inside: true,
+            ..testing::rules()
+        };
+        let is_linked = |rules: &Rules| found.link_to(&slot, rules).unwrap().is_some();
+        assert!(!is_linked(&rules));
+        assert_eq!(names(temp.path()), ["old"]);
+        fs::write(temp.path().join("link"), "there").unwrap();
+        assert!(!is_linked(&rules));
+        assert_eq!(fs::read(temp.path().join("link")).unwrap(), b"there");
+        assert_eq!(names(temp.path()), ["link", "old"]);
+        assert!(is_linked(&testing::rules()));
     }
 }
