@@ -30,6 +30,7 @@ use rustix::io::Errno;
 
 use self::copy::failed;
 use super::own_names::random_name;
+use super::snapshot_marks::{closed, holds_snapshots};
 use super::temporary::same_file;
 use super::{EntrySlot, Rules, is_flag_unknown, sync_directory};
 use crate::backup::BackupPlace;
@@ -366,8 +367,10 @@ impl Backups {
             // The directory with that name at the destination.
             let model = slot.dir.up(names.len() - nth - 1);
             let model = model.unwrap_or_else(|| slot.dir.clone());
+            refuse_closed(&dir, rules)?;
             dir = make_like(&dir, name, &model, rules)?;
         }
+        refuse_closed(&dir, rules)?;
         state.last = Some((identity, dir.clone()));
         Ok(dir)
     }
@@ -737,6 +740,14 @@ fn check_moved(backup: &EntrySlot, name: &OsStr, rules: &Rules) -> rustix::io::R
     }
 }
 
+/// Refuses to make a backup among snapshots that the key may not change.
+fn refuse_closed(dir: &Arc<Dir>, rules: &Rules) -> Result<()> {
+    match rules.closed && holds_snapshots(dir) {
+        true => Err(closed(dir)),
+        false => Ok(()),
+    }
+}
+
 /// Enters the directory `name`, or makes it with the mode, owner and attributes of `model`.
 fn make_like(above: &Arc<Dir>, name: Name, model: &Arc<Dir>, rules: &Rules) -> Result<Arc<Dir>> {
     let slot = EntrySlot::new(above.clone(), name);
@@ -864,6 +875,23 @@ mod tests {
         settle(Some(kept), false).unwrap();
         assert!(!backup.path().exists());
         backup
+    }
+
+    #[test]
+    fn no_backup_goes_into_snapshots_that_the_key_may_not_change() {
+        let temp = tempfile::tempdir().unwrap();
+        let (slot, rules) = in_directory(temp.path());
+        fs::write(temp.path().join("a/b/f"), "old").unwrap();
+        fs::create_dir(temp.path().join("bk/.fastcp-snapshots")).unwrap();
+        let old = slot.stat().unwrap();
+        let keep = |rules: &Rules| keep_old(&slot, old.as_ref(), rules).map(|kept| kept.is_some());
+        assert!(keep(&rules).unwrap());
+        let rules = Rules {
+            closed: true,
+            ..in_directory(temp.path()).1
+        };
+        let error = keep(&rules).unwrap_err();
+        assert!(error.message.contains("holds snapshots"), "{error}");
     }
 
     #[test]

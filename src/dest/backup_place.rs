@@ -5,10 +5,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::Spec;
 use super::backup::{ABOVE_MAX, Backups, DestinationWay, Landed, joined};
 use super::option_path::{OptionBase, OptionDirectory};
 use super::root::{Landing, RootTarget};
+use super::snapshots::refuse_path_in_snapshots;
+use super::{Rules, Spec};
 use crate::dir::{Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
 
@@ -32,6 +33,7 @@ impl Backups {
         spec: &Spec,
         targets: &[RootTarget],
         is_directory: bool,
+        rules: &Rules,
         handles: &Arc<Handles>,
     ) -> Result<()> {
         if spec.inplace {
@@ -51,6 +53,9 @@ impl Backups {
             typed: self.place().directory.clone(),
         };
         let path = directory.path();
+        if rules.closed && !self.are_beside() {
+            refuse_path_in_snapshots(&path, spec, handles)?;
+        }
         let root = match self.are_beside() {
             true => None,
             false => directory.find()?,

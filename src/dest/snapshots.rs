@@ -533,9 +533,25 @@ pub fn remove_tree(
 /// `Kind::Refused`.
 pub fn refuse_in_snapshots(spec: &Spec, handles: &Arc<Handles>) -> Result<()> {
     let path = spec.expanded()?;
-    match nearest(&path, spec, handles) {
-        Some(dir) if is_within(&dir, false) => Err(closed(&dir)),
-        _ => Ok(()),
+    refuse_path_in_snapshots(&path, spec, handles)
+}
+
+/// The same for a directory that perhaps does not exist.
+///
+/// # Errors
+/// `Kind::Refused`.
+pub(super) fn refuse_path_in_snapshots(
+    path: &Path,
+    spec: &Spec,
+    handles: &Arc<Handles>,
+) -> Result<()> {
+    nearest(path, spec, handles).map_or(Ok(()), |dir| refuse_within(&dir))
+}
+
+fn refuse_within(dir: &Arc<Dir>) -> Result<()> {
+    match is_within(dir, false) {
+        true => Err(closed(dir)),
+        false => Ok(()),
     }
 }
 

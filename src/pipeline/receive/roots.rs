@@ -106,7 +106,7 @@ impl DestinationResolver<'_> {
         self.find_earlier_copies(&roots, &mut targets)?;
         if let (Some(backup), To::Path(spec)) = (&rules.backup, &destination.to) {
             let is_directory = roots.first().is_some_and(|root| root.is_directory);
-            backup.land(spec, &targets, is_directory, handles)?;
+            backup.land(spec, &targets, is_directory, rules, handles)?;
         }
         if context.options.mirror.removes_sources {
             dest::check_lasting(&targets)?;

@@ -160,6 +160,11 @@ fn a_key_that_only_adds_makes_snapshots_and_changes_none(case: &Case) {
     let done = copy(case, &["-a", "--delete"], &new, "far:");
     done.exits(11).says("holds snapshots");
     assert_eq!(case.dst.names(), ["file", "web1"]);
+    // Nor do backups go there.
+    case.dst.file("other/extra", "extra");
+    let flag = format!("--backup-dir={dir}/web1/{name}");
+    let done = copy(case, &["-a", "--delete", &flag], &new, "far:other");
+    done.exits(11).says("holds snapshots");
     let kept = before.differences(&Tree::read(&first.0), Also::ModesAndTimes);
     assert!(kept.is_empty() && web1.names().len() == 4, "{kept:?}");
 
