@@ -120,7 +120,8 @@ pub use self::shared_inodes::{SharedInodes, stays_in_place};
 pub use self::sink_spec::SinkSpec;
 pub use self::snapshot_marks::{closed, holds_snapshots};
 pub use self::snapshots::{
-    SnapshotRun, SnapshotStore, has_no_entries, refuse_in_snapshots, remove_others, remove_tree,
+    SnapshotRun, SnapshotStore, has_no_entries, refuse_in_snapshots, refuse_targets_in_snapshots,
+    remove_others, remove_tree,
 };
 pub use self::special::place_special;
 pub use self::unchanged::{Standing, UnchangedFile, correct, has_owner_and_attributes, standing};

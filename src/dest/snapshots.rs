@@ -45,7 +45,8 @@ use super::snapshot_marks::{STATE, closed, holds_snapshots, is_state, refused};
 use super::temporary::same_file;
 use super::user_path::FoundPath;
 use super::{EntrySlot, Remover, Rules, Spec, is_flag_unknown, mkpath, sync_directory};
-use crate::dir::{DEPTH_MAX, Dir, Handles};
+use crate::dest::root::RootTarget;
+use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
 use crate::snapshot::{LATEST, Retention, SnapshotName};
@@ -527,13 +528,22 @@ pub fn remove_tree(
     }
 }
 
-/// Refuses a place in a directory that holds snapshots, before anything is made there.
+/// Refuses a place in a directory that holds snapshots, or that would be such a directory, before
+/// anything is made there.
 ///
 /// # Errors
 /// `Kind::Refused`.
 pub fn refuse_in_snapshots(spec: &Spec, handles: &Arc<Handles>) -> Result<()> {
     let path = spec.expanded()?;
-    refuse_path_in_snapshots(&path, spec, handles)
+    match spec.reach(handles).find(&path) {
+        // A link may lead there.
+        Ok(FoundPath::Nothing(slot)) if is_reserved(slot.name.as_bytes()) => {
+            Err(slot.refused(RESERVED))
+        }
+        Ok(FoundPath::Nothing(slot) | FoundPath::Other(slot, _)) => refuse_within(&slot.dir),
+        Ok(FoundPath::Directory(dir)) => refuse_within(&dir),
+        Err(_) => refuse_path_in_snapshots(&path, spec, handles),
+    }
 }
 
 /// The same for a directory that perhaps does not exist.
@@ -546,6 +556,17 @@ pub(super) fn refuse_path_in_snapshots(
     handles: &Arc<Handles>,
 ) -> Result<()> {
     nearest(path, spec, handles).map_or(Ok(()), |dir| refuse_within(&dir))
+}
+
+/// The same for the places of the roots: links with their names may lead there.
+///
+/// # Errors
+/// `Kind::Refused`.
+pub fn refuse_targets_in_snapshots(targets: &[RootTarget]) -> Result<()> {
+    let mut seen = HashSet::new();
+    let dirs = targets.iter().filter_map(|target| target.landing.dir());
+    let mut new = dirs.filter(|dir| seen.insert(dir.identity()));
+    new.try_for_each(refuse_within)
 }
 
 fn refuse_within(dir: &Arc<Dir>) -> Result<()> {

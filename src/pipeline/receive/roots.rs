@@ -97,10 +97,14 @@ impl DestinationResolver<'_> {
                     dest::refuse_in_snapshots(spec, handles)?;
                 }
                 let same_machine = destination.same_machine;
-                match maps {
+                let targets = match maps {
                     [] => dest::resolve(spec, &sources, same_machine, handles, &unfinished)?,
                     _ => self.land_parts(spec, &sources, &unfinished)?,
+                };
+                if rules.closed {
+                    dest::refuse_targets_in_snapshots(&targets)?;
                 }
+                targets
             }
         };
         self.find_earlier_copies(&roots, &mut targets)?;

@@ -160,11 +160,19 @@ fn a_key_that_only_adds_makes_snapshots_and_changes_none(case: &Case) {
     let done = copy(case, &["-a", "--delete"], &new, "far:");
     done.exits(11).says("holds snapshots");
     assert_eq!(case.dst.names(), ["file", "web1"]);
-    // Nor do backups go there.
+    // Nor do backups go there, or the source of a key without --confine by a link with its name.
     case.dst.file("other/extra", "extra");
     let flag = format!("--backup-dir={dir}/web1/{name}");
     let done = copy(case, &["-a", "--delete", &flag], &new, "far:other");
     done.exits(11).says("holds snapshots");
+    force(case, "--no-overwrite");
+    case.dst.link("links/new", format!("../web1/{name}"));
+    case.dst.link("links/to", "../web1/2001-01-01T000000Z");
+    let whole = new.trim_end_matches('/');
+    for place in ["links", "links/to/"] {
+        let done = copy(case, &["-r"], whole, &format!("far:{dir}/{place}"));
+        done.exits(11).says("holds snapshots");
+    }
     let kept = before.differences(&Tree::read(&first.0), Also::ModesAndTimes);
     assert!(kept.is_empty() && web1.names().len() == 4, "{kept:?}");
 
