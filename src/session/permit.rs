@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::chunk::CHUNK_SIZE;
 use crate::dest::Rules;
-use crate::dir::{Confine, Handles};
+use crate::dir::{Confine, Handles, RESERVED, is_reserved};
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::Budget;
 use crate::wire::message::{CopyOptions, Open, Ports, Role};
@@ -77,6 +77,10 @@ impl Permit {
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {
                 return refused("this key may not run commands");
             }
+        }
+        // `Confine` looks at the names of a confined key, since DIR itself may have such a name.
+        if self.no_overwrite && self.confine.is_none() && has_reserved_name(open) {
+            return refused(RESERVED);
         }
         if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
             return refused("this key does not allow --inplace (--write-only or --no-overwrite)");
@@ -218,10 +222,23 @@ impl Permit {
     }
 }
 
+/// True if a typed path of the destination has a name that only fastcp gives to files.
+fn has_reserved_name(open: &Open) -> bool {
+    let (Role::Receiver { path, .. } | Role::Probe { path }) = &open.role else {
+        return false;
+    };
+    let backups = open.options.backup.iter().map(|place| &place.directory);
+    let parts = open.options.maps.iter().map(|map| &map.to);
+    let mut paths = backups.chain(parts).chain([path]);
+    paths.any(|path| path.split(|byte| *byte == b'/').any(is_reserved))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backup::BackupPlace;
     use crate::keep::Update;
+    use crate::mapping::Mapping;
     use crate::mirror::Mirror;
 
     fn open(options: CopyOptions) -> Open {
@@ -268,6 +285,40 @@ mod tests {
         };
         let refused = permit.check(&asked).unwrap_err();
         assert!(refused.message.contains("--update"), "{refused}");
+    }
+
+    #[test]
+    fn a_key_that_overwrites_nothing_names_no_files_of_fastcp() {
+        let permit = Permit {
+            no_overwrite: true,
+            ..Permit::default()
+        };
+        let asked = |path: &str, options: CopyOptions| Open {
+            role: Role::Receiver {
+                path: path.into(),
+                sources: Vec::new(),
+            },
+            ..open(options)
+        };
+        let plain = CopyOptions::default;
+        let own = "d/.fastcp-snapshots/2026-01-01T000000Z";
+        let maps = Arc::new(vec![Mapping {
+            from: b"part".to_vec(),
+            to: own.into(),
+        }]);
+        let backup = Some(BackupPlace {
+            suffix: Vec::new(),
+            directory: own.into(),
+        });
+        assert!(permit.check(&asked("d/x.fastcp-x", plain())).is_ok());
+        for asked in [
+            asked(own, plain()),
+            asked("d", CopyOptions { maps, ..plain() }),
+            asked("d", CopyOptions { backup, ..plain() }),
+        ] {
+            assert_eq!(permit.check(&asked).unwrap_err().message, RESERVED);
+            assert!(Permit::default().check(&asked).is_ok());
+        }
     }
 
     #[test]
