@@ -16,9 +16,14 @@ use crate::manifest::{Name, NotAName};
 pub const RESERVED: &str = "names that begin with .fastcp- are reserved for partial files: \
                             this key neither reads nor writes them";
 
-/// True for a name that only fastcp itself gives to files.
+/// True for a name that only fastcp itself gives to files, or that a file system which ignores case
+/// may take for such a name. Some of these also ignore invisible characters, and take `ſ` for `s`.
 pub fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(b".fastcp-")
+    const BEGINNING: &str = ".FASTCP-";
+    let name = String::from_utf8_lossy(name);
+    let letters = name.chars().flat_map(char::to_uppercase);
+    let letters = letters.filter(char::is_ascii);
+    letters.take(BEGINNING.len()).eq(BEGINNING.chars())
 }
 
 /// True if a symbolic link with this text may lead out of a directory, when the link is `depth`
@@ -143,6 +148,26 @@ impl Outside {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On a file system that ignores case, each of these names leads to the same files.
+    #[test]
+    fn a_name_is_reserved_in_every_spelling() {
+        for name in [
+            ".fastcp-",
+            ".fastcp-snapshots",
+            ".FASTCP-snapshots",
+            ".Fastcp-x.part",
+            ".fa\u{17f}tcp-x.part",
+            ".fa\u{fb06}cp-x.part",
+            ".fast\u{200d}cp-x.part",
+        ] {
+            assert!(is_reserved(name.as_bytes()), "{name}");
+        }
+        for name in [".fastcp", "fastcp-x", "x.fastcp-x", ".f\u{e4}stcp-x", ""] {
+            assert!(!is_reserved(name.as_bytes()), "{name}");
+        }
+        assert!(is_reserved(b".fastcp-\xff") && !is_reserved(b"\xff.fast"));
+    }
 
     #[test]
     fn a_link_stays_inside_by_its_own_text_whatever_other_links_are() {
