@@ -113,8 +113,8 @@ impl ExistingPlace<'_> {
         }
     }
 
-    /// The source lands under the root's own name in `dir`. A link that the user named is followed.
-    /// A conflict (a directory where a file exists) fails only that entry, when it arrives.
+    /// The source lands under the root's own name in `dir`. A link that the user named is followed, but
+    /// none of another user. A conflict (a directory where a file exists) fails only that entry, when it arrives.
     fn inside(&self, source: &Source, dir: &Arc<Dir>) -> Result<Resolved> {
         let root = source.root;
         let listed = root.name.as_bytes().to_vec();
@@ -125,7 +125,7 @@ impl ExistingPlace<'_> {
         if file_type(&stat) != FileType::Symlink || !source.follow_name {
             return Ok(Resolved::existing(slot, listed, &stat));
         }
-        match self.reach.find(&slot.path())? {
+        match self.reach.find_inside(&slot.path())? {
             FoundPath::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
             FoundPath::Other(slot, stat) => Ok(Resolved::existing(slot, listed, &stat)),
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),

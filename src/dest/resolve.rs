@@ -306,8 +306,13 @@ pub(super) fn make_directory(slot: &EntrySlot, fsync: bool) -> Result<Arc<Dir>> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{Permissions, set_permissions};
     use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::{PermissionsExt, lchown};
+
+    use rustix::process::Uid;
+    use rustix::thread::set_thread_uid;
 
     use super::super::testing::*;
     use super::*;
@@ -486,6 +491,42 @@ mod tests {
         };
         assert_eq!(slot.path(), ground.path().join("d/s"));
         assert!(targets[0].existed);
+    }
+
+    /// In a directory that others may write to, another user leaves a link with the name of a source.
+    #[test]
+    fn a_link_of_another_user_in_the_destination_leads_no_copy_elsewhere() {
+        const USER: u32 = 12345;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let ground = ground();
+        let at = |path: &str| ground.path().join(path);
+        for own in ["", "d", "d/s", "f"] {
+            lchown(at(own), Some(USER), None).unwrap();
+        }
+        lchown(at("d/gone"), Some(USER + 1), None).unwrap();
+        // As in /srv/shared.
+        set_permissions(at("d"), Permissions::from_mode(0o777)).unwrap();
+        let resolved = |name: &str, path: &str| {
+            let (spec, roots) = (spec(ground.path(), path), [root(name)]);
+            let resolve = || {
+                // The other threads stay root.
+                set_thread_uid(Uid::from_raw(USER)).unwrap();
+                try_resolve(&spec, &roots, true)
+            };
+            std::thread::scope(|scope| scope.spawn(resolve).join().unwrap())
+        };
+        let targets = resolved("s", "d").unwrap();
+        assert_eq!(targets[0].landing.path().file_name(), Some("f".as_ref()));
+        // This one is typed.
+        assert!(resolved("a", "d/gone").is_ok());
+        let refused = resolved("gone", "d").err().unwrap();
+        assert!(
+            refused.message.contains("of another user (uid 12346)"),
+            "{refused}"
+        );
+        assert_eq!(refused.path, Some(at("d/gone")));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, fstatfs, readlinkat, statat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -45,6 +45,19 @@ impl Reach<'_> {
     /// `Kind::Write` if the directory that holds the last name does not exist, or if a link of
     /// /proc leads to an open file without a name.
     pub(super) fn find(self, path: &Path) -> Result<FoundPath> {
+        self.find_by(path, LinksOf::Anybody)
+    }
+
+    /// The same for the path of a name in the destination, where another user may have left a link:
+    /// only links of trusted users are followed.
+    ///
+    /// # Errors
+    /// Also `Kind::Refused` for a link of another user.
+    pub(super) fn find_inside(self, path: &Path) -> Result<FoundPath> {
+        self.find_by(path, LinksOf::Trusted)
+    }
+
+    fn find_by(self, path: &Path, links: LinksOf) -> Result<FoundPath> {
         if let Some(confine) = self.confine {
             return find_confined(confine, path);
         }
@@ -66,9 +79,9 @@ impl Reach<'_> {
                 return Ok(FoundPath::Nothing(slot));
             };
             if file_type(&stat) == FileType::Symlink {
-                let link = follow(slot)?;
+                let link = follow(slot, links)?;
                 path = above.join(&link.text);
-                first.get_or_insert(link);
+                first = first.or((link.end.is_some()).then_some(link));
                 continue;
             }
             check(first, Some((stat.st_dev, stat.st_ino)))?;
@@ -96,7 +109,7 @@ impl Reach<'_> {
             let slot = EntrySlot::new(open(&above, self.handles).ok()?, name);
             match file_type(&slot.stat().ok()??) {
                 FileType::Directory => return Some(slot),
-                FileType::Symlink => path = above.join(follow(slot).ok()?.text),
+                FileType::Symlink => path = above.join(follow(slot, LinksOf::Anybody).ok()?.text),
                 _ => return None,
             }
         }
@@ -145,14 +158,15 @@ pub(super) fn refused(confine: &Confine, outside: Outside, path: &Path) -> Error
 struct FollowedLink {
     slot: EntrySlot,
     text: PathBuf,
-    /// Device and inode of the entry to which the kernel follows it. None if it leads nowhere.
+    /// For a link of /proc: device and inode of the entry to which the kernel follows it. None if
+    /// it leads nowhere.
     end: Option<(u64, u64)>,
 }
 
 impl FollowedLink {
-    /// Compares the entry to which the text of the link has led with that of the kernel. They
-    /// differ for a link of /proc (/dev/fd/3) to an open file that was removed, has never had a
-    /// name, or belongs to another mount namespace: its text is no path that leads to the file.
+    /// Compares the entry to which the text of a link of /proc has led with that of the kernel. They
+    /// differ for a link (/dev/fd/3) to an open file that was removed, has never had a name, or
+    /// belongs to another mount namespace: its text is no path that leads to the file.
     ///
     /// # Errors
     /// `Kind::Write` if they differ.
@@ -166,33 +180,50 @@ impl FollowedLink {
     }
 }
 
+/// Whose links are followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LinksOf {
+    /// Anybody's, since the user typed them. But root would write wherever another user likes, so it
+    /// follows only links that nobody else could have made.
+    Anybody,
+    /// Those of this user, of root and of the user who called sudo.
+    Trusted,
+}
+
 /// Reads the link in `slot`. The kernel is asked first whether it would follow the link: it refuses
-/// links that other users made in a directory like /tmp. Root would write wherever another user
-/// likes, so it follows only links that nobody else could have made.
+/// links that other users made in a directory like /tmp.
 ///
 /// # Errors
 /// `Kind::Refused` for a link of another user.
-fn follow(slot: EntrySlot) -> Result<FollowedLink> {
+fn follow(slot: EntrySlot, of: LinksOf) -> Result<FollowedLink> {
+    const PROC: u64 = 0x9fa0;
     let failed = |cause: io::Error| slot.error("cannot follow the link", cause);
     let dir = slot.dir.handle().map_err(failed)?;
     let name = slot.name.as_os_str();
+    // Elsewhere another entry may be found, such as the root of a file system that is mounted now.
+    let is_proc = fstatfs(&*dir).is_ok_and(|found| found.f_type as u64 == PROC);
     let end = match statat(&*dir, name, AtFlags::empty()) {
         Ok(end) => Some((end.st_dev, end.st_ino)),
         Err(Errno::NOENT) => None,
         Err(cause) => return Err(failed(cause.into())),
     };
     let (stat, text) = read_link(&slot.dir, &slot.name).map_err(failed)?;
-    let owner = stat.st_uid;
-    if geteuid().is_root() && !is_trusted(&stat) && caller_of_sudo() != Some(owner) {
+    let (owner, is_root) = (stat.st_uid, geteuid().is_root());
+    let is_ours = is_trusted(&stat) || is_root && caller_of_sudo() == Some(owner);
+    if (is_root || of == LinksOf::Trusted) && !is_ours {
+        let who = match is_root {
+            true => "root does not follow",
+            false => "fastcp does not follow in the destination",
+        };
         return Err(slot.refused(format!(
-            "is a symbolic link of another user (uid {owner}), which root does not follow: give \
-             the path that it leads to"
+            "is a symbolic link of another user (uid {owner}), which {who}: give the path that it \
+             leads to"
         )));
     }
     Ok(FollowedLink {
         text: OsString::from_vec(text).into(),
         slot,
-        end,
+        end: end.filter(|_| is_proc),
     })
 }
 
