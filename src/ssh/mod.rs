@@ -12,10 +12,11 @@ mod options;
 mod pinned;
 mod prompt;
 mod questions;
+mod shared;
 mod startup;
 mod stderr;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ pub enum Rsh {
 
 /// A started far end. Its output is read from `stdout`; dropping `stdin` ends it.
 pub struct FarEnd {
-    child: Child,
+    process: Process,
     pub stdin: ChildStdin,
     pub stdout: ChildStdout,
     pub stderr: Stderr,
@@ -101,8 +102,7 @@ pub fn start(
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+        .stderr(Stdio::piped());
     let questions = match rsh {
         Rsh::Ssh if !options.batch => Questions::expected(),
         Rsh::Ssh | Rsh::Local => None,
@@ -124,7 +124,7 @@ pub fn start(
             pipe: child.stderr.take().expect(taken),
             questions,
         },
-        child,
+        process: Process::new(child, rsh),
     })
 }
 
@@ -147,19 +147,30 @@ fn ignore_status_signal() -> std::io::Result<()> {
     Ok(())
 }
 
-/// The process without its pipes, and its id.
-pub struct Process(Child, Option<i32>);
+/// The process without its pipes. It is killed when this is dropped, except an ssh whose connection
+/// other processes share.
+pub struct Process {
+    child: Child,
+    id: Option<i32>,
+    rsh: Rsh,
+}
 
-/// Ids of the running processes.
-static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// The running processes by id.
+static RUNNING: Mutex<BTreeMap<i32, Rsh>> = Mutex::new(BTreeMap::new());
 
 /// Kills every ssh of this process, which exits right afterwards.
 pub fn kill_all() {
     use nix::sys::signal::{Signal, kill};
-    for id in RUNNING.lock().iter() {
-        // Fails only if the process has just ended.
-        let _ = kill(nix::unistd::Pid::from_raw(*id), Signal::SIGKILL);
+    for (id, rsh) in RUNNING.lock().iter() {
+        if !is_shared(*id, *rsh) {
+            // Fails only if the process has just ended.
+            let _ = kill(nix::unistd::Pid::from_raw(*id), Signal::SIGKILL);
+        }
     }
+}
+
+fn is_shared(id: i32, rsh: Rsh) -> bool {
+    rsh == Rsh::Ssh && shared::serves_others(id)
 }
 
 fn number(child: &Child) -> Option<i32> {
@@ -168,22 +179,19 @@ fn number(child: &Child) -> Option<i32> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(id) = self.1 {
+        if let Some(id) = self.id {
             RUNNING.lock().remove(&id);
+        }
+        if !self.is_shared() {
+            // Fails only if the process has ended.
+            let _ = self.child.start_kill();
         }
     }
 }
 
 impl FarEnd {
     pub fn split(self) -> (Process, ChildStdin, ChildStdout, Stderr) {
-        let id = number(&self.child);
-        RUNNING.lock().extend(id);
-        (
-            Process(self.child, id),
-            self.stdin,
-            self.stdout,
-            self.stderr,
-        )
+        (self.process, self.stdin, self.stdout, self.stderr)
     }
 }
 
@@ -191,34 +199,56 @@ impl FarEnd {
 /// only when the file system answers, and the user need not wait for that.
 const KILLED: Duration = Duration::from_millis(300);
 
+/// Time to wait for an ssh whose connection other processes share. It ends only after their
+/// sessions, and the user need not wait for that.
+const SHARED: Duration = Duration::from_secs(1);
+
 impl Process {
+    fn new(child: Child, rsh: Rsh) -> Process {
+        let id = number(&child);
+        RUNNING.lock().extend(id.map(|id| (id, rsh)));
+        Process { child, id, rsh }
+    }
+
     /// None if the process has ended.
     pub fn id(&self) -> Option<u32> {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// True for an ssh whose connection other processes share.
+    fn is_shared(&self) -> bool {
+        number(&self.child).is_some_and(|id| is_shared(id, self.rsh))
     }
 
     /// Ends a process that may be asking for a password. Only ssh itself restores the terminal's
     /// echo and ends the prompt's line, and it does both for SIGTERM too.
     pub async fn end_by_signal(&mut self, patience: Duration) {
         use nix::sys::signal::{Signal, kill};
-        if let Some(id) = number(&self.0) {
+        if let Some(id) = number(&self.child)
+            && !self.is_shared()
+        {
             // Fails only if the process has just ended.
             let _ = kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM);
         }
         self.end(patience).await;
     }
 
-    /// Waits for the process to end, and kills it after `patience`. None if it was killed.
+    /// Waits for the process to end, and kills it after `patience`. None if it was killed, or was
+    /// left to the other processes that share its connection.
     pub async fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
-        match timeout(patience, self.0.wait()).await {
-            Ok(status) => status.ok(),
-            Err(_) => {
-                // Fails only if the process has just ended.
-                let _ = self.0.start_kill();
-                let _ = timeout(KILLED, self.0.wait()).await;
-                None
+        let brief = patience.min(SHARED);
+        for wait in [brief, patience - brief] {
+            if let Ok(status) = timeout(wait, self.child.wait()).await {
+                return status.ok();
+            }
+            if self.is_shared() {
+                return None;
             }
         }
+        // Fails only if the process has just ended.
+        let _ = self.child.start_kill();
+        let _ = timeout(KILLED, self.child.wait()).await;
+        None
     }
 }
 

@@ -27,6 +27,7 @@ ways! { push =>
     each_letter_reaches_ssh_with_its_meaning,
     letters_without_a_meaning_here_never_break_a_script,
     six_means_ipv6,
+    sessions_that_share_our_connection_outlive_us,
 }
 
 ways! { local_push, local_pull => rsh_local_needs_no_ssh }
@@ -238,6 +239,37 @@ fn a_shared_connection_that_stays_does_not_hang_us(case: &Case) {
         .args(["-o", &path, "-O", "exit", "far"])
         .run()
         .succeeds();
+}
+
+fn sessions_that_share_our_connection_outlive_us(case: &Case) {
+    let content = noise(1, MIB);
+    case.src.file("a", &content);
+    // A short path: that of a socket has at most 108 bytes.
+    let dir = tempfile::Builder::new()
+        .prefix("fcp")
+        .tempdir()
+        .expect("a directory");
+    let path = format!("ControlPath={}/s", dir.path().display());
+    let flags = ["-o", "ControlMaster=auto", "-o", &path, "--route=direct"];
+    let copy = case.fastcp().args(flags).arg("-").arg(case.dst("a"));
+    let mut copy = copy.start_with(Stdio::piped());
+    until("the copy has logged in", || case.servers().pop());
+    let mut other = Run::new("ssh", "/")
+        .arg("-F")
+        .arg(case.host().ssh_config())
+        .args(["-o", &path, "far", "echo ready; read line; echo $line"])
+        .start_with(Stdio::piped());
+    until("another session is open", || {
+        other.stdout.text().contains("ready").then_some(())
+    });
+    copy.write_stdin(&content);
+    drop(copy.stdin.take());
+    copy.wait().succeeds();
+    assert_eq!(case.dst.read("a"), content);
+    other.write_stdin(b"alive\n");
+    let other = other.wait();
+    assert_eq!(other.succeeds().stdout_text(), "ready\nalive\n");
+    assert_eq!(case.host().logins(), 1);
 }
 
 fn a_jump_host_is_passed(case: &Case) {
