@@ -186,10 +186,12 @@ const REFUSALS: [&str; 4] = [
 /// ssh's messages about a host that is down or restarting.
 const OUTAGES: [&str; 11] = [
     "Connection refused",
-    "Connection timed out",
-    "Operation timed out",
+    // "Connection timed out", and "Connection to 10.0.0.1 port 22 timed out" if sshd is silent.
+    " timed out",
     "Connection reset",
     "Connection closed",
+    // "Connection to h closed by remote host."
+    "closed by remote host",
     "No route to host",
     "Network is unreachable",
     "Host is down",
@@ -361,6 +363,28 @@ mod tests {
             stderr: stderr.to_owned(),
             is_shown,
         }
+    }
+
+    #[test]
+    fn the_last_line_of_ssh_tells_whether_the_host_is_down() {
+        let classified = |words| {
+            let mut error = Error::new(Kind::Connect, Side::Here, "ssh could not log in");
+            classify(&mut error, words);
+            (may_pass(&error), is_refused(&error))
+        };
+        for outage in [
+            "ssh: connect to host h port 22: Connection timed out",
+            "ssh: connect to host h port 22: Operation timed out",
+            "Connection to 127.0.0.1 port 46011 timed out",
+            "Connection to h closed by remote host.",
+            "Connection closed by 127.0.0.1 port 22",
+        ] {
+            assert_eq!(classified(outage), (true, false), "{outage}");
+        }
+        let refusal = "me@h: Permission denied (publickey).";
+        assert_eq!(classified(refusal), (false, true));
+        let unknown = "ssh: Could not resolve hostname h: Name or service not known";
+        assert_eq!(classified(unknown), (false, false));
     }
 
     #[test]

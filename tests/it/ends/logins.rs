@@ -93,6 +93,18 @@ fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
     for flags in [&[][..], &["--retry-for", "0"], &["--retries", "3"]] {
         copy(flags).exits(3).never_says("again");
     }
+    // A host that accepts the connection and is silent for longer than ssh waits.
+    let silent = SilentHost::open();
+    let run = case
+        .fastcp()
+        .args(["--retry-for", "1min", "-o", "ConnectTimeout=1"]);
+    let run = run.arg(case.src("a")).arg(silent.operand("tmp/x")).start();
+    until("the first login has failed", || {
+        let text = run.stderr.text();
+        text.contains("timed out; logging in again in")
+            .then_some(())
+    });
+    drop(run);
     // Failures that another login would not repair.
     let unknown = ["--retry-for", "1min", "-o", "HostName=no-such-host.invalid"];
     case.copy(&unknown, "a", "a").exits(3).never_says("again");
