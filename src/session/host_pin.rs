@@ -7,7 +7,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::report::Reporter;
-use crate::session::request::{Request, Rsh};
 use crate::ssh::{self, Host, SshOptions, is_refusal};
 use crate::units::printable;
 
@@ -58,14 +57,10 @@ impl HostPin {
 /// stands for several.
 pub async fn again(
     host: &Host,
-    request: &Request,
     pin: &HostPin,
     reporter: &dyn Reporter,
     options: &SshOptions,
 ) -> Option<SshOptions> {
-    if request.rsh != Rsh::Ssh {
-        return None;
-    }
     let address = pin.address(host)?;
     let pinned = ssh::pinned(host, options, &address).await?;
     let name = printable(host.name.as_bytes());

@@ -101,22 +101,10 @@ impl Met {
         client: &ClientContext,
         attempt: Attempt,
     ) -> Result<Met> {
-        let mut options = match attempt {
-            Attempt::First => request.ssh.clone(),
-            Attempt::Again { afresh } => request.ssh.unattended(afresh),
+        let (options, is_pinned) = tokio::select! {
+            options = options(host, request, client, attempt) => options,
+            () = client.shutdown.wait() => return Err(client.shutdown.error()),
         };
-        let pinned = match attempt {
-            Attempt::First => None,
-            Attempt::Again { .. } => {
-                let (pin, reporter) = (&client.reached, &*client.reporter);
-                tokio::select! {
-                    pinned = host_pin::again(host, request, pin, reporter, &options) => pinned,
-                    () = client.shutdown.wait() => return Err(client.shutdown.error()),
-                }
-            }
-        };
-        let is_pinned = pinned.is_some();
-        options = pinned.unwrap_or(options);
         let asked = request.clone();
         let startup = tokio::select! {
             startup = off_task(move || asked.startup()) => startup??,
@@ -313,6 +301,28 @@ async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
                 verdict: conclusion.verdict.map(Verdict::harmless),
                 remembered: conclusion.remembered,
             });
+        }
+    }
+}
+
+/// The options of a login, and whether they lead it to the host's known address.
+async fn options(
+    host: &Host,
+    request: &Request,
+    client: &ClientContext,
+    attempt: Attempt,
+) -> (SshOptions, bool) {
+    let typed = &request.ssh;
+    match attempt {
+        _ if request.rsh != Rsh::Ssh => (typed.clone(), false),
+        Attempt::First => (typed.clone(), false),
+        Attempt::Again { afresh } => {
+            let options = ssh::unattended(host, typed, afresh).await;
+            let (pin, reporter) = (&client.reached, &*client.reporter);
+            match host_pin::again(host, pin, reporter, &options).await {
+                Some(pinned) => (pinned, true),
+                None => (options, false),
+            }
         }
     }
 }

@@ -34,26 +34,20 @@ pub struct SshOptions {
     pub verbose: u8,
 }
 
-/// Seconds that ssh may take to reconnect to a host and agree on keys, unless the user has set
-/// `ConnectTimeout`.
-const RECONNECT_TIMEOUT_S: u32 = 15;
-
 impl SshOptions {
     pub(super) fn program(&self) -> PathBuf {
         self.program.clone().unwrap_or_else(|| "ssh".into())
     }
 
-    /// Options for an unattended login, which never asks and soon times out. ssh uses the first
-    /// of two settings, so mandatory ones precede the user's. With `afresh` ssh does not use a
-    /// master connection, which may be as dead as the lost one.
-    pub fn unattended(&self, afresh: bool) -> SshOptions {
+    /// Options for a login that never asks. ssh uses the first of two settings, so mandatory ones
+    /// precede the user's. With `afresh` ssh does not use a master connection.
+    pub(super) fn unattended(&self, afresh: bool) -> SshOptions {
         let mut first = vec!["BatchMode=yes".to_owned()];
         if afresh {
             first.extend(["ControlMaster=no", "ControlPath=none"].map(str::to_owned));
         }
-        let last = format!("ConnectTimeout={RECONNECT_TIMEOUT_S}");
         SshOptions {
-            options: [first, self.options.clone(), vec![last]].concat(),
+            options: [first, self.options.clone()].concat(),
             batch: true,
             ..self.clone()
         }

@@ -48,17 +48,17 @@ pub enum Failed {
 pub struct FurtherLogins {
     rsh: Rsh,
     host: Host,
+    /// As the user gave them.
     options: SshOptions,
     startup: Startup,
-    /// Options that worked for the first further login; all later ones use them.
-    proven: OnceLock<SshOptions>,
     /// The boot id of the session's host, from its hello.
     boot_id: String,
     /// The address at which the session's login reached the host.
     reached: String,
     turns: Semaphore,
-    /// True after a login has succeeded.
-    is_open: Mutex<bool>,
+    /// Options that worked for the first further login; all later ones use them. None until one
+    /// has succeeded.
+    proven: Mutex<Option<SshOptions>>,
     refused: OnceLock<String>,
 }
 
@@ -77,18 +77,17 @@ impl FurtherLogins {
         let options = SshOptions {
             forward_agent: false,
             verbose: 0,
-            ..options.unattended(true)
+            ..options.clone()
         };
         FurtherLogins {
             rsh,
             host: host.clone(),
             options,
             startup,
-            proven: OnceLock::new(),
             boot_id: hello.boot_id.clone(),
             reached: hello.reached.clone(),
             turns: Semaphore::new(LOGINS_AT_ONCE),
-            is_open: Mutex::new(false),
+            proven: Mutex::new(None),
             refused: OnceLock::new(),
         }
     }
@@ -99,12 +98,11 @@ impl FurtherLogins {
         keyring: &Arc<Keyring>,
         id: ConnectionId,
     ) -> Result<Connection, Failed> {
-        let mut is_open = self.is_open.lock().await;
-        if *is_open {
-            drop(is_open);
+        let mut proven = self.proven.lock().await;
+        if let Some(options) = proven.clone() {
+            drop(proven);
             let _turn = self.turns.acquire().await;
-            let options = self.proven.get().unwrap_or(&self.options);
-            return self.log_in(options, keyring, id).await;
+            return self.log_in(&options, keyring, id).await;
         }
         if let Some(why) = self.refused.get() {
             return Err(Failed::ForGood(why.clone()));
@@ -112,11 +110,7 @@ impl FurtherLogins {
         // The other streams wait for the result of this login.
         let (first, options) = self.first(keyring, id).await;
         match &first {
-            Ok(_) => {
-                *is_open = true;
-                // Set only once: later dials do not come here.
-                let _ = self.proven.set(options);
-            }
+            Ok(_) => *proven = Some(options),
             Err(Failed::ForGood(why)) => {
                 // No other dial is here.
                 let _ = self.refused.set(why.clone());
@@ -134,15 +128,16 @@ impl FurtherLogins {
         keyring: &Arc<Keyring>,
         id: ConnectionId,
     ) -> (Result<Connection, Failed>, SshOptions) {
-        if self.rsh == Rsh::Ssh
-            && let Some(pinned) = ssh::pinned(&self.host, &self.options, &self.reached).await
-        {
-            let first = self.log_in(&pinned, keyring, id).await;
-            if !matches!(first, Err(Failed::ForGood(_))) {
-                return (first, pinned);
+        let mut options = self.options.clone();
+        if self.rsh == Rsh::Ssh {
+            options = ssh::unattended(&self.host, &options, true).await;
+            if let Some(pinned) = ssh::pinned(&self.host, &options, &self.reached).await {
+                let first = self.log_in(&pinned, keyring, id).await;
+                if !matches!(first, Err(Failed::ForGood(_))) {
+                    return (first, pinned);
+                }
             }
         }
-        let options = self.options.clone();
         (self.log_in(&options, keyring, id).await, options)
     }
 
