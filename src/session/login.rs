@@ -315,6 +315,9 @@ async fn options(
     let typed = &request.ssh;
     match attempt {
         _ if request.rsh != Rsh::Ssh => (typed.clone(), false),
+        Attempt::First if is_retried(request) => {
+            (ssh::with_reasons(host, typed.clone()).await, false)
+        }
         Attempt::First => (typed.clone(), false),
         Attempt::Again { afresh } => {
             let options = ssh::unattended(host, typed, afresh).await;

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-pub use adapted::unattended;
+pub use adapted::{unattended, with_reasons};
 pub use ending::{
     LastOutput, OWN, classify, does_not_run, is_refusal, is_refused, may_pass, no_answer,
     server_killed, why_lost, why_no_hello,

@@ -84,7 +84,7 @@ fn a_first_login_is_tried_again_for_as_long_as_asked(case: &Case) {
         let run = case.fastcp().args(flags).arg(case.src("a"));
         run.arg(&there).run()
     };
-    copy(&["--retry-for", "2s", "-q"])
+    copy(&["--retry-for", "2s", "-q", "-oLogLevel=QUIET"])
         .exits(3)
         .says("Connection refused; gave up after");
     let quiet = copy(&["-q"]);

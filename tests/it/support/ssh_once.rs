@@ -18,22 +18,30 @@ impl SshOnce {
 
     /// Later logins fail with this message and end with `code`.
     pub(crate) fn ending(case: &Case, words: &str, code: u8) -> SshOnce {
-        SshOnce::when("=", case, words, code)
+        SshOnce::when("=", case, &format!("echo '{words}' >&2"), code)
+    }
+
+    /// Later logins fail with this message of ssh's, but print it only with this option.
+    pub(crate) fn saying_only_with(option: &str, case: &Case, words: &str) -> SshOnce {
+        let say = format!("case \"$*\" in *{option}*) echo '{words}' >&2;; esac");
+        SshOnce::when("=", case, &say, 255)
     }
 
     /// The first login fails with this message of ssh's, and later ones do not.
     pub(crate) fn not_at_first(case: &Case, words: &str) -> SshOnce {
-        SshOnce::when("-gt", case, words, 255)
+        SshOnce::when("-gt", case, &format!("echo '{words}' >&2"), 255)
     }
 
-    /// A login whose number relates to 1 like this is carried out.
-    fn when(relation: &str, case: &Case, words: &str, code: u8) -> SshOnce {
+    /// A login whose number relates to 1 like this is carried out; others do this and end. A query
+    /// of the configuration (`-G`) is no login.
+    fn when(relation: &str, case: &Case, say: &str, code: u8) -> SshOnce {
         let ssh = find_program("ssh").expect("ssh is there: the case has a host");
         let log = case.scratch.path("logins");
         let script = format!(
-            "#!/bin/sh\necho \"$*\" >> '{1}'\n\
+            "#!/bin/sh\n[ \"$1\" = -G ] && exec '{0}' \"$@\"\n\
+             echo \"$*\" >> '{1}'\n\
              [ $(wc -l < '{1}') {relation} 1 ] && exec '{0}' \"$@\"\n\
-             echo '{words}' >&2\nexit {code}\n",
+             {say}\nexit {code}\n",
             ssh.display(),
             log.display()
         );
@@ -49,7 +57,6 @@ impl SshOnce {
     /// The arguments of each login so far, in order.
     pub(crate) fn logins(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let logins = text.lines().filter(|line| !line.starts_with("-G"));
-        logins.map(str::to_owned).collect()
+        text.lines().map(str::to_owned).collect()
     }
 }
