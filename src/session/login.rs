@@ -49,6 +49,9 @@ const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 /// the server needs to start on a busy host.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// ssh's exit code if ssh itself fails. Otherwise it is that of the command there.
+const SSH_FAILED: i32 = 255;
+
 /// The role of a far end that speaks control.
 const SERVER: Errand = Errand::Become("--server");
 
@@ -170,7 +173,10 @@ impl Met {
                     client.reached.missed(host, &last);
                 }
                 ssh::classify(&mut error, &last);
+                let code = status.and_then(|status| status.code());
                 match attempt {
+                    // Not ssh failed, but sudo or the shell there: the error says what to do.
+                    _ if request.rsh != Rsh::Ssh || code != Some(SSH_FAILED) => {}
                     // The error contains the server's own line, or the user has seen it.
                     _ if last.is_empty() || last.starts_with(ssh::OWN) => {}
                     Attempt::Again { .. } => error.message = last,

@@ -268,6 +268,12 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
         .exits(3)
         .says("a password is required")
         .says(&format!("{} ALL=(www-data) NOPASSWD: /bin/sh", user()));
+    // The lines of such a login are hidden, but not the advice.
+    let refused = copy(case, &["--sudo=www-data", "--retry-for", "1min"]);
+    refused
+        .exits(3)
+        .says("sudo failed (sudo: a password is required); if it asked for a password, run visudo")
+        .never_says("again");
     let fails = [
         ("sudo: unknown user nosuch", 1, "no user nosuch"),
         (
