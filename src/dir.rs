@@ -113,6 +113,12 @@ impl Dir {
         Dir::opened(fd, DirOrigin::Root(path.to_owned()), handles)
     }
 
+    /// Like [`root`](Dir::root), for a directory that gets files: write and search permission are
+    /// enough. Without read permission its handle only leads to names in it ([`OFlags::PATH`]).
+    pub fn filled(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {
+        Dir::opened(open_named(path)?, DirOrigin::Root(path.to_owned()), handles)
+    }
+
     /// Like [`root`](Dir::root), for one of many directories that are read. Its handle may be
     /// closed in between. A directory with search but no read permission opens too.
     pub fn named(path: &Path, handles: &Arc<Handles>) -> io::Result<Arc<Dir>> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, fchmod, fstat};
+use rustix::io::Errno;
 
 use crate::dir::Dir;
 
@@ -45,9 +46,13 @@ impl LentMode {
         let stat = fstat(&*handle)?;
         let mode = stat.st_mode & 0o7777;
         let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
-        let lacks = is_ours && mode & WORKING != WORKING;
+        let mut lacks = is_ours && mode & WORKING != WORKING;
         if lacks {
-            fchmod(&*handle, Mode::from_raw_mode(mode | WORKING))?;
+            match fchmod(&*handle, Mode::from_raw_mode(mode | WORKING)) {
+                // It was opened without read permission, and can be filled without it.
+                Err(Errno::BADF) => lacks = false,
+                other => other?,
+            }
         }
         let loan = loans.entry(dir.identity()).or_default();
         loan.mode = loan.mode.or(before).or(lacks.then_some(mode));

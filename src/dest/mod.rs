@@ -389,6 +389,8 @@ pub fn sync_directory(dir: &Arc<Dir>) -> Result<()> {
     let synced = dir.handle().and_then(|fd| match rustix::fs::fsync(&*fd) {
         // Some file systems cannot sync a directory.
         Err(Errno::INVAL) => Ok(()),
+        // It was opened without permission to read it, see `Dir::filled`.
+        Err(Errno::BADF) => Err(Errno::ACCESS.into()),
         other => Ok(other?),
     });
     synced.map_err(|cause| {

@@ -241,7 +241,7 @@ fn caller_of_sudo() -> Option<u32> {
 }
 
 fn open(path: &Path, handles: &Arc<Handles>) -> Result<Arc<Dir>> {
-    Dir::root(path, handles).map_err(|cause| cannot_open(path, cause))
+    Dir::filled(path, handles).map_err(|cause| cannot_open(path, cause))
 }
 
 fn cannot_open(path: &Path, cause: io::Error) -> Error {

@@ -67,8 +67,8 @@ use record::{
     WrittenRange,
 };
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps, flock, fstat, statx,
-    unlinkat,
+    AtFlags, FlockOperation, Mode, OFlags, StatxFlags, Timespec, Timestamps, fcntl_getfl, flock,
+    fstat, statx, unlinkat,
 };
 
 use crate::chunk::ranges::RangeSet;
@@ -125,6 +125,18 @@ impl JournalPlace {
         let is_ours = fstat(&file).is_ok_and(|stat| is_ours(&stat));
         is_ours.then_some(file)
     }
+
+    /// A handle that can sync the file system: that of the directory, unless it was opened without
+    /// read permission. Then it is one of the journal, without its lock.
+    fn disk(&self) -> std::io::Result<Arc<OwnedFd>> {
+        let dir = self.dir.handle()?;
+        if !fcntl_getfl(&*dir)?.contains(OFlags::PATH) {
+            return Ok(dir);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let journal = self.dir.open(&self.name, flags, Mode::empty())?;
+        Ok(Arc::new(journal))
+    }
 }
 
 /// File systems may round the time of a change down by so many seconds.
@@ -175,7 +187,7 @@ pub struct Opening {
 
 pub struct Journal {
     place: JournalPlace,
-    /// The directory of the journal, which stays open.
+    /// The directory of the journal, or another handle of the journal; it stays open.
     disk: Arc<OwnedFd>,
     file: File,
     /// Device and inode of the journal itself.
@@ -205,8 +217,7 @@ impl Journal {
         else {
             return Ok(None);
         };
-        let (Some((own, identity)), Ok(disk)) = (session(&file, opening), place.dir.handle())
-        else {
+        let (Some((own, identity)), Ok(disk)) = (session(&file, opening), place.disk()) else {
             return Ok(None);
         };
         let known = past::key(&file, &opening.user);
@@ -516,8 +527,8 @@ impl Journal {
         &self.place.dir
     }
 
-    /// A handle of its file system that is older than all data of this session. It is not that of
-    /// the journal itself, which has the lock.
+    /// A handle of its file system that is older than all data of this session, and has no
+    /// lock.
     pub fn disk(&self) -> &OwnedFd {
         &self.disk
     }

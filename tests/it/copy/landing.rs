@@ -38,6 +38,7 @@ ways! { local_push =>
     a_directory_gets_its_mode_and_times_after_the_files_beside_its_content,
     a_directory_of_two_sources_takes_the_files_of_both_before_its_mode,
     root_follows_no_destination_that_is_a_link_of_another_user,
+    a_directory_may_be_filled_by_a_user_who_may_not_read_it,
 }
 
 fn a_file_takes_the_name_it_is_given(case: &Case) {
@@ -195,6 +196,47 @@ fn root_follows_no_destination_that_is_a_link_of_another_user(case: &Case) {
     let run = case.fastcp().env("SUDO_UID", "65534").arg(path);
     run.arg(case.dst.path("theirs/")).run().succeeds();
     assert_eq!(outside.names(), ["a", "b"]);
+}
+
+/// A drop box.
+fn a_directory_may_be_filled_by_a_user_who_may_not_read_it(case: &Case) {
+    case.src.file("small", "one");
+    // Large enough for a journal.
+    case.src.file("large", noise(1, 8 * MIB));
+    case.src.file("tree/sub/a", "in a tree");
+    let mut boxes = vec![("own", 0o300)];
+    if geteuid().is_root() {
+        boxes.push(("theirs", 0o1733));
+    }
+    for (name, mode) in boxes {
+        let path = case.dst.dir(name).0;
+        if mode & 0o7 != 0 {
+            lchown(&path, Some(65534), Some(65534)).expect("give away");
+        }
+        case.dst.mode(name, mode);
+        let copy = |flags: &[&str], source: &str, to: &str| {
+            let run = case.fastcp().args(flags).arg(case.src(source));
+            let run = run.arg(case.dst(format!("{name}/{to}")));
+            run.under(without_powers()).run()
+        };
+        copy(&[], "small", "").succeeds();
+        copy(&[], "large", "renamed").succeeds();
+        copy(&["-r"], "tree", "").succeeds();
+        copy(&["-r"], "tree/", "").succeeds();
+        // Again, over what is there.
+        copy(&["-p"], "small", "").succeeds();
+        copy(&["--fsync"], "small", "synced")
+            .exits(8)
+            .says("cannot sync the directory to disk: permission denied");
+        let names = ["renamed", "small", "sub", "synced", "tree"];
+        assert_eq!(case.dst.dir(name).names(), names, "{name}");
+        assert_eq!(
+            case.dst.read(format!("{name}/renamed")),
+            case.src.read("large")
+        );
+        assert_eq!(case.dst.read(format!("{name}/tree/sub/a")), b"in a tree");
+        assert_eq!(case.dst.mode_of(name), mode);
+    }
 }
 
 fn several_sources_need_a_directory(case: &Case) {
