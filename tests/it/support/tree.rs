@@ -532,8 +532,12 @@ fn fingerprint(path: &Path) -> Option<blake3::Hash> {
             Err(cause) => panic!("find data in {}: {cause}", path.display()),
         }
         let len = BLOCK.min(usize::try_from(size - offset).unwrap_or(BLOCK));
-        file.read_exact_at(&mut block[..len], offset)
-            .unwrap_or_else(|cause| panic!("read {}: {cause}", path.display()));
+        match file.read_exact_at(&mut block[..len], offset) {
+            Ok(()) => {}
+            // It is just being replaced, such as a program that is installed again.
+            Err(cause) if cause.kind() == ErrorKind::UnexpectedEof => return None,
+            Err(cause) => panic!("read {}: {cause}", path.display()),
+        }
         if block[..len] != ZEROS[..len] {
             hasher.update(&offset.to_le_bytes()).update(&block[..len]);
         }
