@@ -77,6 +77,8 @@ impl InPlace {
             let cut = file.set_len(length);
             cut.map_err(|cause| slot.error("cannot truncate it", cause))?;
         }
+        // Before the file gets its times: they would show the next copy that its content is right.
+        commit::settle(slot, file, rules)?;
         let (keep, mut now) = (&rules.keep, stat()?);
         let marked = Marked::open(file);
         attributes::give_before_mode(&marked, slot, entry, &mut now, rules)?;
@@ -90,6 +92,7 @@ impl InPlace {
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
         }
+        // The metadata reaches the disk too.
         commit::settle(slot, file, rules)?;
         stat()
     }

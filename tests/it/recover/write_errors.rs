@@ -1,6 +1,8 @@
 //! Errors that the kernel reports at write-back, fsync or close. Each of them reaches the exit
 //! code, with any other options.
 
+use std::os::unix::fs::MetadataExt;
+
 use rustix::io::Errno;
 
 use crate::support::disk::Mounted;
@@ -11,6 +13,7 @@ ways! { local_push, here =>
     an_error_of_write_back_fails_the_file,
     an_error_of_close_fails_the_file,
     an_error_of_fsync_fails_the_file,
+    a_file_that_failed_in_place_is_copied_by_the_next_run,
 }
 
 ways! { local_push, here =>
@@ -92,6 +95,34 @@ fn an_error_of_fsync_fails_the_file(case: &Case) {
         &["--fsync", "--inplace", "--drop-cache"],
     ];
     each_fails(case, &options, "fsync", Errno::IO, "cannot sync it to disk");
+}
+
+/// It has the size of the source, but not its time.
+fn a_file_that_failed_in_place_is_copied_by_the_next_run(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    const TIME: u64 = 1_000_000_000;
+    sources(case);
+    let files = BOTH.map(|name| format!("tree/{name}"));
+    for (name, file) in BOTH.iter().zip(&files) {
+        case.src.time(file, TIME, 0);
+        case.dst.file(file, "old");
+        let inject = Inject::new().fail("fsync", Errno::IO).on(name);
+        let flags = ["-a", "--inplace", "--fsync"];
+        let run = case.copying(&flags, file, file).inject(&inject);
+        run.run().exits(8).says("cannot sync it to disk");
+        assert_ne!(case.dst.meta(file).mtime(), TIME as i64, "{file}");
+    }
+    for file in &files {
+        case.copy(&["-a", "--inplace"], file, file).succeeds();
+        assert_same(
+            case.src.path(file),
+            case.dst.path(file),
+            Also::ModesAndTimes,
+        );
+    }
+    assert_eq!(case.dst.dir("tree").names(), BOTH);
 }
 
 /// The names of the tree, and of a directory that is made for the sources.
