@@ -73,7 +73,12 @@ impl InPlace {
     pub(super) fn commit(self, entry: &Entry, length: u64, rules: &Rules) -> Result<Stat> {
         let (slot, file) = (&self.slot, &self.file);
         let stat = || fstat(file).map_err(|cause| slot.no_status(cause));
-        if stat()?.st_size as u64 != length {
+        let present = stat()?.st_size as u64;
+        // It was extended when it was opened, unless the source is a pipe.
+        if present < length.min(entry.size) {
+            return Err(slot.refused("was cut by another process during the copy; copy it again"));
+        }
+        if present != length {
             let cut = file.set_len(length);
             cut.map_err(|cause| slot.error("cannot truncate it", cause))?;
         }
@@ -94,7 +99,14 @@ impl InPlace {
         }
         // The metadata reaches the disk too.
         commit::settle(slot, file, rules)?;
-        stat()
+        let written = stat()?;
+        let named = slot.stat()?.map(|stat| (stat.st_dev, stat.st_ino));
+        if named != Some((written.st_dev, written.st_ino)) {
+            let message =
+                "was removed or replaced by another process during the copy; copy it again";
+            return Err(slot.refused(message));
+        }
+        Ok(written)
     }
 }
 

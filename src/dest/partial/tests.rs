@@ -1,6 +1,7 @@
 //! Partial files with holes and zeros, files that are resumed, and files written in place.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::super::testing::*;
 use super::*;
@@ -228,6 +229,39 @@ fn in_place_is_the_same_file_with_the_new_length_and_no_link_is_followed() {
     std::os::unix::fs::symlink("a", temp.path().join("link")).unwrap();
     let linked = Partial::create(&slot(temp.path(), "link"), sparse(5), &inplace);
     assert_eq!(linked.err().expect("refused").kind, Kind::Refused);
+}
+
+#[test]
+fn a_file_in_place_that_others_cut_removed_or_replaced_is_not_complete() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("a");
+    let inplace = Rules {
+        inplace: true,
+        ..rules()
+    };
+    let changes: [(fn(&Path), &str); 3] = [
+        (|path| std::fs::write(path, b"").unwrap(), "was cut"),
+        (|path| std::fs::remove_file(path).unwrap(), "was removed"),
+        (
+            |path| {
+                let other = path.with_file_name("other");
+                std::fs::write(&other, b"other").unwrap();
+                std::fs::rename(other, path).unwrap();
+            },
+            "was removed or replaced",
+        ),
+    ];
+    for (change, words) in changes {
+        std::fs::write(&path, b"old").unwrap();
+        let entry = Arc::new(file(5000, 0o644));
+        let partial = Partial::create(&slot(temp.path(), "a"), entry, &inplace).unwrap();
+        partial.write_at(&[1; 5000], 0).unwrap();
+        change(&path);
+        let refused = partial.commit(None).expect_err(words);
+        assert_eq!(refused.kind, Kind::Refused);
+        assert!(refused.message.contains(words), "{refused}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), b"other");
 }
 
 #[test]
