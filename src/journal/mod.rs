@@ -295,6 +295,9 @@ impl Journal {
 
     /// Records that a big file is begun; returns the number for its chunks.
     pub fn begin(&self, file: &record::BegunFile) -> u32 {
+        if file.inplace {
+            self.past.lock().begin_in_place(file.path);
+        }
         let number = self.next.fetch_add(1, Relaxed);
         self.append(&RecordBody::File(number, *file).encode(&self.key));
         number
@@ -321,6 +324,8 @@ impl Journal {
             .flat_map(|file| RecordBody::Finished(*file).encode(&self.key));
         self.append(&records.collect::<Vec<u8>>());
         self.is_useful.store(true, Relaxed);
+        let mut past = self.past.lock();
+        files.iter().for_each(|file| past.end_in_place(&file.path));
     }
 
     /// Records that the directory was made, or made writable.
@@ -493,16 +498,14 @@ impl Journal {
         past.begun.contains_key(path) || past.finished.contains_key(path)
     }
 
-    /// True if earlier sessions have begun the file with this path and wrote into the existing file.
-    pub fn has_begun_in_place(&self, path: &Hash) -> bool {
-        let past = self.past.lock();
-        past.begun.get(path).is_some_and(|begun| begun.file.inplace)
+    /// True if the existing file with this path is half written in place, whatever its size and time.
+    pub fn is_half_written(&self, path: &Hash) -> bool {
+        self.past.lock().is_half_written(path)
     }
 
-    /// The same for any file.
-    pub fn has_any_begun_in_place(&self) -> bool {
-        let past = self.past.lock();
-        past.begun.values().any(|begun| begun.file.inplace)
+    /// True if the size and time of some files may not show that their content is wrong.
+    pub fn has_doubt(&self) -> bool {
+        self.may_have_lost_any() || self.past.lock().has_half_written()
     }
 
     /// True if earlier sessions have finished any file.

@@ -3,7 +3,7 @@
 //! It takes about 50 bytes of memory per finished file or directory and 200 per unfinished file,
 //! each up to a limit. Chunks are only counted; they are read again when their file is resumed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ const FINISHED_MAX: usize = 1 << 19;
 /// The same for directories.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
-/// The same for unfinished files: far more than can be open at once.
+/// The same for unfinished files, and for half-written ones: far more than can be open at once.
 const BEGUN_MAX: usize = 1 << 14;
 
 /// A big file that was begun and not finished, or finished without a digest.
@@ -57,6 +57,8 @@ pub(super) struct Past {
     pub finished: HashMap<Hash, u64>,
     /// The same for directories.
     pub directories: HashMap<Hash, u64>,
+    /// Existing files that a session began to write in place and that none has finished.
+    half_written: HashSet<Hash>,
     /// From this record on, everything satisfies [`Trust::OfBoot`].
     pub since_mount: u64,
     /// From this record on, everything satisfies [`Trust::OfRun`].
@@ -146,6 +148,9 @@ impl Past {
                 };
                 self.forget(&file.path);
                 self.finished.remove(&file.path);
+                if file.inplace {
+                    self.begin_in_place(file.path);
+                }
                 if self.begun.len() < BEGUN_MAX {
                     self.begun.insert(file.path, begun);
                     self.paths.insert(number, file.path);
@@ -169,6 +174,7 @@ impl Past {
                 }
             }
             RecordBody::Finished(finished) => {
+                self.half_written.remove(&finished.path);
                 // Without a digest of the whole file, the digests of its chunks are still needed.
                 if finished.digest.is_some() {
                     self.forget(&finished.path);
@@ -190,6 +196,25 @@ impl Past {
                 }
             }
         }
+    }
+
+    /// The existing file with this path is half written from now on.
+    pub(super) fn begin_in_place(&mut self, path: Hash) {
+        if self.half_written.len() < BEGUN_MAX {
+            self.half_written.insert(path);
+        }
+    }
+
+    pub(super) fn end_in_place(&mut self, path: &Hash) {
+        self.half_written.remove(path);
+    }
+
+    pub(super) fn is_half_written(&self, path: &Hash) -> bool {
+        self.half_written.contains(path)
+    }
+
+    pub(super) fn has_half_written(&self) -> bool {
+        !self.half_written.is_empty()
     }
 
     /// True if there is something to resume from. Without the record of a directory, the next copy

@@ -252,6 +252,38 @@ fn other_chunks_and_no_resume_start_again() {
     }
 }
 
+/// A file that a session began to write in place is half written until a session finishes it, even
+/// if it failed, or if a later session began with a new file.
+#[test]
+fn a_file_that_was_begun_in_place_is_half_written_until_it_is_finished() {
+    let temp = tempfile::tempdir().unwrap();
+    let in_place = Begin {
+        inplace: true,
+        ..file(1, 0)
+    };
+    let is_half_written = |journal: &Journal| {
+        assert_eq!(journal.has_doubt(), journal.is_half_written(&[1; 16]));
+        journal.has_doubt()
+    };
+    let first = open(temp.path());
+    first.begin(&file(2, 0));
+    assert!(!is_half_written(&first));
+    let number = first.begin(&in_place);
+    first.dropped(number);
+    assert!(is_half_written(&first));
+    drop(first);
+    let second = open(temp.path());
+    assert!(is_half_written(&second) && second.take_begun(&[1; 16]).is_none());
+    second.begin(&file(1, 0));
+    drop(second);
+    let third = open(temp.path());
+    assert!(is_half_written(&third));
+    third.finished(&[done(1)]);
+    assert!(!is_half_written(&third));
+    drop(third);
+    assert!(!is_half_written(&open(temp.path())));
+}
+
 /// Changes the first session.
 fn since(dir: &Path, changed: fn(&mut JournalSession)) {
     let file = File::options()

@@ -91,10 +91,11 @@ impl CopyJournal {
     }
 
     /// True if the next run must verify files of this copy, given that something `has_failed` in this
-    /// session: the disk has lost data, or data may be lost that this session could not verify.
+    /// session: the disk has lost data, data may be lost that this session could not verify, or a
+    /// file is half written in place.
     pub(super) fn leaves_doubt(&self, has_failed: bool) -> bool {
-        let may_have_lost = || self.get().is_some_and(Journal::may_have_lost_any);
-        self.sync.has_failed() || has_failed && may_have_lost()
+        let has_doubt = || self.get().is_some_and(Journal::has_doubt);
+        self.sync.has_failed() || has_failed && has_doubt()
     }
 
     /// Removes the journal, unless a later run needs it: all else is in place. With `keeps_times`
@@ -138,8 +139,8 @@ impl CopyJournal {
         let Some(journal) = self.get() else {
             return;
         };
-        // One that tells of lost data is needed by the next run.
-        let is_useful = journal.is_useful() || journal.may_have_lost_any();
+        // One that tells of lost data, or of half written files, is needed by the next run.
+        let is_useful = journal.is_useful() || journal.has_doubt();
         if !is_useful || !is_kept {
             self.remove(journal);
         } else if !user_key().is_kept {

@@ -17,6 +17,7 @@ use super::files::Files;
 use super::itemizer::Itemizer;
 use super::jobs::Job;
 use super::open_file::IncomingFile;
+use super::recorded::standing;
 use super::restored::span;
 use super::resume::{Asked, PipeThere};
 use super::roots::{DestinationResolver, FoundPlaces};
@@ -343,7 +344,7 @@ impl EntryWriter<'_> {
 
     /// What happens to a small file that the sender asks about.
     fn small_file(&self, file: IncomingFile) -> Asked {
-        match self.entries().standing(&file.slot, &file.entry) {
+        match standing(self.entries(), (&file.slot, &file.path), &file.entry) {
             Ok(Standing::Unchanged(unchanged)) => match self.entries().correct(&file, &unchanged) {
                 Ok(()) => Asked::Unchanged(Box::new((file, unchanged))),
                 Err(error) => Asked::Failed(Box::new((file.entry.parent, error))),
@@ -605,14 +606,7 @@ impl EntryWriter<'_> {
         let (id, parent) = (file.entry.id, file.entry.parent);
         let journal = self.entries().journal();
         let is_known = journal.is_some_and(|journal| journal.knows(&file.path));
-        let is_in_place = self.entries().rules.inplace
-            || journal.is_some_and(|journal| journal.has_begun_in_place(&file.path));
-        // An earlier session may have written half of it in place, whatever its size and time.
-        let standing = match is_known && is_in_place {
-            true => Ok(Standing::Copied),
-            false => self.entries().standing(&file.slot, &file.entry),
-        };
-        match standing {
+        match standing(self.entries(), (&file.slot, &file.path), &file.entry) {
             Ok(Standing::Copied) => {}
             Ok(Standing::Stays) => {
                 self.receiver.resume.drop_begun(&file);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::arrived::PackClaim;
 use super::entries::Entries;
 use super::entry_table::Location;
-use super::recorded::finished;
+use super::recorded::{finished, standing};
 use super::worker::Worker;
 use crate::chunk::pack::Pack;
 use crate::chunk::pool::TAILROOM;
@@ -149,8 +149,9 @@ impl PackPlacer {
             Location::Refused => return,
         };
         let placed = self.entries.check_name(entry, &slot);
-        // A sender that writes a list of digests has not asked.
-        if placed.is_ok() && matches!(self.entries.standing(&slot, entry), Ok(Standing::Stays)) {
+        // A sender that writes a list of digests has not asked. An entry with a place has a path.
+        let place = (&slot, &path.unwrap_or_default());
+        if placed.is_ok() && matches!(standing(&self.entries, place, entry), Ok(Standing::Stays)) {
             return self.entries.stays(entry.id, entry.parent);
         }
         let itemizer = &self.entries.report.itemizer;

@@ -7,7 +7,7 @@ use super::entries::Entries;
 use super::open_file::IncomingFile;
 use crate::chunk::LARGE_PIECE;
 use crate::chunk::ranges::RangeSet;
-use crate::dest::{self, ExistingEntry, Readback};
+use crate::dest::{self, EntrySlot, ExistingEntry, Readback, Standing};
 use crate::digest::{Digest, of_range};
 use crate::error::Result;
 use crate::journal::record::{Finished, Hash, WrittenRange};
@@ -99,6 +99,30 @@ pub(super) fn finished(
         digest,
         young,
     }
+}
+
+/// What happens to the file with this path, given what exists in `slot` and what the journal knows
+/// of that: neither size nor time keeps a file that is half written.
+///
+/// # Errors
+/// If the destination cannot be looked at.
+pub(super) fn standing(
+    entries: &Entries,
+    (slot, path): (&EntrySlot, &Hash),
+    entry: &Entry,
+) -> Result<Standing> {
+    let standing = entries.standing(slot, entry)?;
+    let journal = entries.journal();
+    let is_copied = match &standing {
+        Standing::Copied => true,
+        _ if !journal.is_some_and(|journal| journal.is_half_written(path)) => false,
+        Standing::Unchanged(_) => true,
+        Standing::Stays => dest::existing(slot)?.is_some_and(|existing| existing.is_file),
+    };
+    Ok(match is_copied {
+        true => Standing::Copied,
+        false => standing,
+    })
 }
 
 /// The finished file of this source, if it still exists and the source is the same. None too if it

@@ -386,11 +386,9 @@ impl DestinationResolver<'_> {
         let rules = &self.entries.rules;
         // What an earlier session has begun of a file is removed when the file is asked about. Sums
         // show no data that was lost, and no file that is half written in place.
-        let has_begun = self.entries.journal().is_some_and(|journal| {
-            journal.begun_bytes() > 0
-                || journal.has_any_begun_in_place()
-                || journal.may_have_lost_any()
-        });
+        let journal = self.entries.journal();
+        let has_begun =
+            journal.is_some_and(|journal| journal.begun_bytes() > 0 || journal.has_doubt());
         let is_blind = rules.blind && !rules.snapshot;
         rules.update.sums_up() && !is_blind && !rules.fsync && !lists && !has_begun
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::Signal;
 
 use crate::support::cut_short::{SIZE, SLOW, aged, bytes_on_disk, has_third, kill_receiver};
 use crate::support::done::Done;
@@ -280,6 +281,20 @@ fn in_place_goes_on_in_the_same_file(case: &Case) {
     // A run that compares only sizes does not keep the half-written file.
     case.dst.file("b", noise(8, SIZE));
     interrupted(case, &["--inplace"]);
+    again(case, &["--size-only"]);
+    // Nor if the copy ends before a byte of it is written.
+    case.dst.file("b", noise(8, SIZE / 2));
+    let slow = held_back(case, "100K");
+    let flags = ["--inplace", "--retries", "0", &slow];
+    let run = case.copying(&flags, "a", "b").start();
+    until("it is extended", || {
+        (case.dst.meta("b").len() == SIZE as u64).then_some(())
+    });
+    run.signal(Signal::INT);
+    run.wait().exits(130);
+    until("the other end is gone", || {
+        procs::marked(case.mark()).is_empty().then_some(())
+    });
     again(case, &["--size-only"]);
     // The same for a small file.
     case.src.file("small", b"new");

@@ -1,7 +1,7 @@
 //! Errors that the kernel reports at write-back, fsync or close. Each of them reaches the exit
 //! code, with any other options.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use rustix::io::Errno;
 
@@ -97,7 +97,8 @@ fn an_error_of_fsync_fails_the_file(case: &Case) {
     each_fails(case, &options, "fsync", Errno::IO, "cannot sync it to disk");
 }
 
-/// It has the size of the source, but not its time.
+/// Its size is that of the source. Its time is not, and a newer time does not keep it from being
+/// copied either.
 fn a_file_that_failed_in_place_is_copied_by_the_next_run(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -114,8 +115,18 @@ fn a_file_that_failed_in_place_is_copied_by_the_next_run(case: &Case) {
         run.run().exits(8).says("cannot sync it to disk");
         assert_ne!(case.dst.meta(file).mtime(), TIME as i64, "{file}");
     }
+    let [big, small] = &files;
+    // As if the disk had lost it.
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(case.dst.path(big));
+    let file = file.expect("open");
+    file.write_all_at(b"lost", MIB as u64).expect("write");
+    drop(file);
+    tree::no_longer_written(&case.dst.path(big));
+    case.copy(&["-a", "-u"], big, big).succeeds();
+    case.copy(&["-a", "--inplace"], small, small).succeeds();
     for file in &files {
-        case.copy(&["-a", "--inplace"], file, file).succeeds();
         assert_same(
             case.src.path(file),
             case.dst.path(file),
