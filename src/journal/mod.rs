@@ -19,7 +19,8 @@
 //! mount. A big file gets a number when it is begun, with hashes of its path below the roots and of
 //! its source's identity, and the inode of its partial file. A chunk is recorded when its bytes are
 //! verified and their write has returned, a file when it has its final name, a directory when it is
-//! made.
+//! made. A session that starts again (`--no-resume`) says so in its first record. Then earlier
+//! records of files only show which existing files are half written.
 //!
 //! # Trust
 //!
@@ -179,10 +180,20 @@ pub struct Opening {
     pub roots: Hash,
     /// In bytes.
     pub chunk_size: u32,
-    /// Discard the records of earlier sessions.
+    /// Discard what earlier sessions wrote of files.
     pub afresh: bool,
-    /// Discard them too if an earlier session had another owner, or an unknown one.
+    /// Discard it too if an earlier session had another owner, or an unknown one.
     pub own_only: bool,
+}
+
+impl Opening {
+    /// True if the session discards what those of `past` wrote of files.
+    fn starts_again(&self, past: &Past) -> bool {
+        let is_cut_alike = |last: JournalSession| last.chunk_size == self.chunk_size;
+        let is_own = past.owner == Some(self.owner) && self.owner != Hash::default();
+        let may_resume = past.last.is_some_and(is_cut_alike) && (is_own || !self.own_only);
+        self.afresh || !may_resume
+    }
 }
 
 pub struct Journal {
@@ -217,7 +228,7 @@ impl Journal {
         else {
             return Ok(None);
         };
-        let (Some((own, identity)), Ok(disk)) = (session(&file, opening), place.disk()) else {
+        let (Some((mut own, identity)), Ok(disk)) = (session(&file, opening), place.disk()) else {
             return Ok(None);
         };
         let known = past::key(&file, &opening.user);
@@ -228,15 +239,12 @@ impl Journal {
             None => !opening.is_user_lasting,
         };
         let lost_since = (existed && !is_certain).then(|| born(&file));
-        let (past, key) = past
-            .filter(|_| !opening.afresh)
-            .filter(|(past, _)| {
-                let is_cut_alike = |last: JournalSession| last.chunk_size == opening.chunk_size;
-                let is_own = past.owner == Some(opening.owner) && opening.owner != Hash::default();
-                past.last.is_some_and(is_cut_alike) && (is_own || !opening.own_only)
-            })
-            .unzip();
-        let past = past.unwrap_or_default();
+        let (past, key) = past.filter(|(past, _)| past.last.is_some()).unzip();
+        let mut past = past.unwrap_or_default();
+        own.starts_again = key.is_some() && opening.starts_again(&past);
+        if own.starts_again {
+            past.start_again();
+        }
         let header = ChecksumKey::header(random(), &opening.user);
         let journal = Journal {
             key: key.clone().unwrap_or(header.1),
@@ -591,6 +599,7 @@ fn session(file: &File, opening: &Opening) -> Option<(JournalSession, (u64, u64)
         started: process::started(process::own_pid()),
         roots: opening.roots,
         chunk_size: opening.chunk_size,
+        starts_again: false,
     };
     Some((session, (stat.st_dev, stat.st_ino)))
 }

@@ -110,6 +110,9 @@ impl Past {
     ) {
         match body {
             RecordBody::Session(session) => {
+                if session.starts_again {
+                    self.start_again();
+                }
                 self.since_mount = match session.is_of_mount(own) {
                     true => self.since_mount.min(index),
                     false => u64::MAX,
@@ -196,6 +199,16 @@ impl Past {
                 }
             }
         }
+    }
+
+    /// Discards what earlier sessions wrote of files. Their partial files are still to be removed,
+    /// half-written files to be replaced, and directories to get their modes.
+    pub(super) fn start_again(&mut self) {
+        self.finished.clear();
+        for begun in self.begun.values_mut() {
+            (begun.chunks, begun.bytes) = (0, 0);
+        }
+        (self.owner, self.owners) = (None, 0);
     }
 
     /// The existing file with this path is half written from now on.

@@ -46,6 +46,7 @@ const ZEROS: u8 = 4;
 const NO_DIGEST: u8 = 8;
 const MADE: u8 = 16;
 const RESTORE: u8 = 32;
+const STARTS_AGAIN: u8 = 64;
 
 /// A process that writes the journal, and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct JournalSession {
     pub roots: Hash,
     /// In bytes.
     pub chunk_size: u32,
+    /// It discards what earlier sessions wrote of files.
+    pub starts_again: bool,
 }
 
 impl JournalSession {
@@ -209,7 +212,8 @@ impl RecordBody {
                 out.u64(session.dev).u64(session.mount);
                 out.u32(session.pid).u32(session.uid).u64(session.started);
                 out.put(&session.roots);
-                (SESSION, 0, session.chunk_size)
+                let flags = flag(session.starts_again, STARTS_AGAIN);
+                (SESSION, flags, session.chunk_size)
             }
             RecordBody::File(number, file) => {
                 let birth = file.inode.birth;
@@ -275,6 +279,7 @@ impl RecordBody {
                 started: from.take_u64(),
                 roots: from.take(),
                 chunk_size: number,
+                starts_again: has(STARTS_AGAIN),
             }),
             FILE => RecordBody::File(
                 number,

@@ -91,6 +91,11 @@ fn fill(journal: &Journal) {
     });
 }
 
+/// True if it has data of files to resume from.
+fn resumes(journal: &Journal) -> bool {
+    journal.has_finished() || journal.begun_bytes() > 0
+}
+
 /// Without unique mount IDs nothing is trusted unread.
 fn tells_mounts(journal: &Journal) -> bool {
     process::mount(&journal.file) != 0
@@ -246,9 +251,23 @@ fn other_chunks_and_no_resume_start_again() {
         },
     ];
     for other in others {
-        fill(&try_open(temp.path(), &opening(1), &[]).unwrap().unwrap());
+        fill(&open(temp.path()));
         let journal = try_open(temp.path(), &other, &[]).unwrap().unwrap();
-        assert!(!journal.is_useful() && !journal.has_finished());
+        assert!(!resumes(&journal));
+        let number = journal.begin(&file(1, 0));
+        journal.chunk(number, 0, C, None);
+        drop(journal);
+        // Nor does a later session of this kind use what was discarded.
+        let later = Opening {
+            afresh: false,
+            ..other
+        };
+        let journal = try_open(temp.path(), &later, &[]).unwrap().unwrap();
+        assert!(!journal.has_finished());
+        assert_eq!(journal.begun_bytes(), C);
+        assert_eq!(journal.take_begun(&[2; 16]).unwrap().chunks, 0);
+        // But it gives the directories their modes.
+        assert!(journal.directory_before(&[5; 16]).unwrap().made);
     }
 }
 
@@ -278,9 +297,16 @@ fn a_file_that_was_begun_in_place_is_half_written_until_it_is_finished() {
     drop(second);
     let third = open(temp.path());
     assert!(is_half_written(&third));
-    third.finished(&[done(1)]);
-    assert!(!is_half_written(&third));
     drop(third);
+    let afresh = Opening {
+        afresh: true,
+        ..opening(2)
+    };
+    let fourth = try_open(temp.path(), &afresh, &[]).unwrap().unwrap();
+    assert!(is_half_written(&fourth));
+    fourth.finished(&[done(1)]);
+    assert!(!is_half_written(&fourth));
+    drop(fourth);
     assert!(!is_half_written(&open(temp.path())));
 }
 
@@ -441,12 +467,14 @@ fn another_users_key_makes_it_nobodys_and_another_owner_may_be_refused() {
     };
     let opened = |opening: &Opening| try_open(temp.path(), opening, &[]).unwrap().unwrap();
     fill(&opened(&of(1, true)));
-    assert!(opened(&of(1, true)).is_useful(), "its own");
+    assert!(resumes(&opened(&of(1, true))), "its own");
     // A journal of several owners belongs to none of them.
-    assert!(opened(&of(2, false)).is_useful());
-    assert!(!opened(&of(1, true)).is_useful());
+    assert!(resumes(&opened(&of(2, false))));
+    assert!(!resumes(&opened(&of(1, true))));
+    fill(&opened(&of(1, true)));
+    assert!(resumes(&opened(&of(1, true))), "its own again");
     fill(&opened(&of(0, true)));
-    assert!(!opened(&of(0, true)).is_useful(), "without an owner");
+    assert!(!resumes(&opened(&of(0, true))), "without an owner");
     fill(&opened(&of(1, true)));
     let stranger = Opening {
         user: [6; 32],

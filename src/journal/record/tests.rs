@@ -18,6 +18,7 @@ fn bodies() -> Vec<RecordBody> {
         started: 7,
         roots: [8; 16],
         chunk_size: 1 << 20,
+        starts_again: false,
     };
     let file = BegunFile {
         path: [1; 16],
@@ -41,6 +42,10 @@ fn bodies() -> Vec<RecordBody> {
     };
     vec![
         RecordBody::Session(session),
+        RecordBody::Session(JournalSession {
+            starts_again: true,
+            ..session
+        }),
         RecordBody::File(7, file),
         RecordBody::Chunk(7, chunk),
         RecordBody::Chunk(
@@ -141,7 +146,7 @@ fn the_bytes_of_a_journal_are_these() {
     let hash = blake3::hash(&[&header[..], &all].concat());
     assert_eq!(
         &hash.to_hex()[..16],
-        "b120836032799133",
+        "9225f8a2a65e99b1",
         "a change of the format"
     );
 }

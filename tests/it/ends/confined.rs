@@ -616,6 +616,7 @@ fn plant_journal(case: &Case, user: &JournalUserKey, made: bool, restore: Option
         started: 7,
         roots: [8; 16],
         chunk_size: 1 << 20,
+        starts_again: false,
     };
     let top = journal::hash([&0u64.to_le_bytes()[..]].into_iter());
     let path = journal::hash([&top[..], b"keep"].into_iter());

@@ -245,10 +245,15 @@ fn pieces_of_two_chunks_are_verified_like_others(case: &Case) {
 }
 
 fn no_resume_starts_again(case: &Case) {
-    source(case);
-    interrupted(case, &[]);
-    let wire = again(case, &["--no-resume"]);
+    case.src.file("a/f", noise(1, SIZE));
+    case.src.mode("a", 0o755);
+    aged();
+    interrupted(case, &["-r"]);
+    assert_eq!(case.dst.mode_of("b"), 0o700, "the test's premise");
+    let wire = again(case, &["-r", "--no-resume"]);
     assert!(wire >= SIZE, "{wire} bytes were sent");
+    // The killed run has made it.
+    assert_eq!(case.dst.mode_of("b"), 0o755);
 }
 
 fn of_two_copies_to_one_place_the_second_fails_at_once(case: &Case) {
