@@ -458,7 +458,7 @@ impl Journal {
 
     /// The record of the directory with this path, if this copy has made it or made it writable.
     pub fn directory_before(&self, path: &Hash) -> Option<MadeDirectory> {
-        let index = *self.past.lock().directories.get(path)?;
+        let index = self.past.lock().directories.get(path)?;
         match self.record(index)? {
             RecordBody::Directory(directory) if directory.path == *path => Some(directory),
             _ => None,

@@ -19,7 +19,7 @@ const STEP: usize = 1024;
 /// Finished files that are remembered, about 25 MB at most; further files are sent again.
 const FINISHED_MAX: usize = 1 << 19;
 
-/// The same for directories.
+/// The same for the first directories, and twice for the newest ones.
 const DIRECTORIES_MAX: usize = 1 << 17;
 
 /// The same for unfinished files, and for half-written ones: far more than can be open at once.
@@ -55,10 +55,9 @@ pub(super) struct Past {
     paths: HashMap<u32, Hash>,
     /// The index of the record of a finished file.
     pub finished: HashMap<Hash, u64>,
-    /// The same for directories.
-    pub directories: HashMap<Hash, u64>,
     /// Existing files that a session began to write in place and that none has finished.
     half_written: HashSet<Hash>,
+    pub directories: DirectoryRecords,
     /// From this record on, everything satisfies [`Trust::OfBoot`].
     pub since_mount: u64,
     /// From this record on, everything satisfies [`Trust::OfRun`].
@@ -188,11 +187,7 @@ impl Past {
             }
             // The reader can see all records, synced or not.
             RecordBody::Synced(_) => {}
-            RecordBody::Directory(directory) => {
-                if self.directories.len() < DIRECTORIES_MAX {
-                    self.directories.insert(directory.path, index);
-                }
-            }
+            RecordBody::Directory(directory) => self.directories.insert(directory.path, index),
             RecordBody::Dropped(number) => {
                 if let Some(path) = self.paths.get(&number).copied() {
                     self.forget(&path);
@@ -257,6 +252,38 @@ impl Past {
         if let Some(begun) = self.begun.remove(path) {
             self.paths.remove(&begun.number);
         }
+    }
+}
+
+/// The index of the record of each directory, as far as there is room. A copy goes through a tree
+/// depth first. So the directories that were open when a run was killed are among the first ones,
+/// which are high in the tree, or among the newest ones.
+#[derive(Default)]
+pub(super) struct DirectoryRecords {
+    first: HashMap<Hash, u64>,
+    /// The newest ones, and those before them.
+    newest: [HashMap<Hash, u64>; 2],
+}
+
+impl DirectoryRecords {
+    fn insert(&mut self, path: Hash, index: u64) {
+        if self.first.len() < DIRECTORIES_MAX || self.first.contains_key(&path) {
+            self.first.insert(path, index);
+            return;
+        }
+        if self.newest[0].len() >= DIRECTORIES_MAX {
+            self.newest[1] = std::mem::take(&mut self.newest[0]);
+        }
+        self.newest[0].insert(path, index);
+    }
+
+    pub(super) fn get(&self, path: &Hash) -> Option<u64> {
+        let mut all = self.newest.iter().chain([&self.first]);
+        all.find_map(|records| records.get(path)).copied()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.first.is_empty()
     }
 }
 
@@ -333,4 +360,27 @@ pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(Journa
         ControlFlow::Continue(())
     });
     last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_the_newest_directories_are_remembered() {
+        let path = |number: u64| {
+            let mut path = [0; 16];
+            path[..8].copy_from_slice(&number.to_le_bytes());
+            path
+        };
+        let max = DIRECTORIES_MAX as u64;
+        let all = 3 * max + 1;
+        let mut records = DirectoryRecords::default();
+        (0..all).for_each(|number| records.insert(path(number), number));
+        let is_known = |number: u64| records.get(&path(number)) == Some(number);
+        assert!((0..max).all(is_known), "the first ones");
+        assert!((all - max..all).all(is_known), "the newest ones");
+        let known = (0..all).filter(|number| is_known(*number)).count();
+        assert!(known <= 3 * DIRECTORIES_MAX, "{known}");
+    }
 }
