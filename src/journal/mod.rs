@@ -20,7 +20,7 @@
 //! its source's identity, and the inode of its partial file. A chunk is recorded when its bytes are
 //! verified and their write has returned, a file when it has its final name, a directory when it is
 //! made. A session that starts again (`--no-resume`) says so in its first record. Then earlier
-//! records of files only show which existing files are half written.
+//! records of files only show which existing files are half written, and which ones fastcp placed.
 //!
 //! # Trust
 //!
@@ -243,7 +243,7 @@ impl Journal {
         let mut past = past.unwrap_or_default();
         own.starts_again = key.is_some() && opening.starts_again(&past);
         if own.starts_again {
-            past.start_again();
+            past.start_again(past.records);
         }
         let header = ChecksumKey::header(random(), &opening.user);
         let journal = Journal {
@@ -396,9 +396,23 @@ impl Journal {
     /// The record of a finished file with this path, and how far its content may be trusted without
     /// reading it, if the file is on `dev`.
     pub fn finished_before(&self, path: &Hash, dev: u64) -> Option<(Finished, Trust)> {
+        self.finished_record(path, dev, Past::finished)
+    }
+
+    /// The same of a file that is not resumed, but was put in place by an earlier session.
+    pub fn placed_before(&self, path: &Hash, dev: u64) -> Option<(Finished, Trust)> {
+        self.finished_record(path, dev, Past::placed)
+    }
+
+    fn finished_record(
+        &self,
+        path: &Hash,
+        dev: u64,
+        find: impl FnOnce(&Past, &Hash) -> Option<u64>,
+    ) -> Option<(Finished, Trust)> {
         let (index, trust) = {
             let past = self.past.lock();
-            let index = *past.finished.get(path)?;
+            let index = find(&past, path)?;
             (index, past.trust(index, dev == self.identity.0))
         };
         match self.record(index)? {
@@ -451,9 +465,9 @@ impl Journal {
         self.past.lock().run_started.map(process::time_of)
     }
 
-    /// Forgets the record of a finished file.
+    /// Forgets that a finished file could be resumed: it was found damaged.
     pub fn forget_finished(&self, path: &Hash) {
-        self.past.lock().finished.remove(path);
+        self.past.lock().found_damaged(path);
     }
 
     /// The record of the directory with this path, if this copy has made it or made it writable.
@@ -503,7 +517,7 @@ impl Journal {
     /// True if earlier sessions have begun or finished the file with this path.
     pub fn knows(&self, path: &Hash) -> bool {
         let past = self.past.lock();
-        past.begun.contains_key(path) || past.finished.contains_key(path)
+        past.begun.contains_key(path) || past.finished(path).is_some()
     }
 
     /// True if the existing file with this path is half written in place, whatever its size and time.
@@ -518,14 +532,14 @@ impl Journal {
 
     /// True if earlier sessions have finished any file.
     pub fn has_finished(&self) -> bool {
-        !self.past.lock().finished.is_empty()
+        self.past.lock().has_finished()
     }
 
     /// Recorded bytes of unfinished files.
     pub fn begun_bytes(&self) -> u64 {
         let past = self.past.lock();
         let unfinished = past.begun.values();
-        let unfinished = unfinished.filter(|begun| !past.finished.contains_key(&begun.file.path));
+        let unfinished = unfinished.filter(|begun| past.finished(&begun.file.path).is_none());
         unfinished.fold(0, |sum: u64, begun| sum.saturating_add(begun.bytes))
     }
 

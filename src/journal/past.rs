@@ -54,7 +54,11 @@ pub(super) struct Past {
     pub begun: HashMap<Hash, UnfinishedFile>,
     paths: HashMap<u32, Hash>,
     /// The index of the record of a finished file.
-    pub finished: HashMap<Hash, u64>,
+    finished: HashMap<Hash, u64>,
+    /// Of these, files from before this record are not resumed.
+    resumed_from: u64,
+    /// Nor are those that this session found damaged.
+    damaged: HashSet<Hash>,
     /// Existing files that a session began to write in place and that none has finished.
     half_written: HashSet<Hash>,
     pub directories: DirectoryRecords,
@@ -110,7 +114,7 @@ impl Past {
         match body {
             RecordBody::Session(session) => {
                 if session.starts_again {
-                    self.start_again();
+                    self.start_again(index);
                 }
                 self.since_mount = match session.is_of_mount(own) {
                     true => self.since_mount.min(index),
@@ -181,7 +185,8 @@ impl Past {
                 if finished.digest.is_some() {
                     self.forget(&finished.path);
                 }
-                if self.finished.len() < FINISHED_MAX {
+                let is_known = self.finished.contains_key(&finished.path);
+                if is_known || self.finished.len() < FINISHED_MAX {
                     self.finished.insert(finished.path, index);
                 }
             }
@@ -196,14 +201,36 @@ impl Past {
         }
     }
 
-    /// Discards what earlier sessions wrote of files. Their partial files are still to be removed,
-    /// half-written files to be replaced, and directories to get their modes.
-    pub(super) fn start_again(&mut self) {
-        self.finished.clear();
+    /// Discards what the sessions before the record `index` wrote of files. Their partial files are
+    /// still to be removed, half-written files to be replaced, and directories to get their modes.
+    pub(super) fn start_again(&mut self, index: u64) {
+        self.resumed_from = index;
         for begun in self.begun.values_mut() {
             (begun.chunks, begun.bytes) = (0, 0);
         }
         (self.owner, self.owners) = (None, 0);
+    }
+
+    /// The index of the record of a finished file that may be resumed.
+    pub(super) fn finished(&self, path: &Hash) -> Option<u64> {
+        let index = self.placed(path)?;
+        (index >= self.resumed_from && !self.damaged.contains(path)).then_some(index)
+    }
+
+    /// The same of any finished file.
+    pub(super) fn placed(&self, path: &Hash) -> Option<u64> {
+        self.finished.get(path).copied()
+    }
+
+    pub(super) fn has_finished(&self) -> bool {
+        self.finished
+            .keys()
+            .any(|path| self.finished(path).is_some())
+    }
+
+    /// A finished file does not match its record.
+    pub(super) fn found_damaged(&mut self, path: &Hash) {
+        self.damaged.insert(*path);
     }
 
     /// The existing file with this path is half written from now on.

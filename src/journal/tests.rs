@@ -264,6 +264,7 @@ fn other_chunks_and_no_resume_start_again() {
         };
         let journal = try_open(temp.path(), &later, &[]).unwrap().unwrap();
         assert!(!journal.has_finished());
+        assert!(journal.placed_before(&[3; 16], 0).is_some());
         assert_eq!(journal.begun_bytes(), C);
         assert_eq!(journal.take_begun(&[2; 16]).unwrap().chunks, 0);
         // But it gives the directories their modes.

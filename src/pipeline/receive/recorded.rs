@@ -102,7 +102,7 @@ pub(super) fn finished(
 }
 
 /// What happens to the file with this path, given what exists in `slot` and what the journal knows
-/// of that: neither size nor time keeps a file that is half written.
+/// of that: neither size nor time keeps a file that is half written, or whose content may be lost.
 ///
 /// # Errors
 /// If the destination cannot be looked at.
@@ -112,12 +112,25 @@ pub(super) fn standing(
     entry: &Entry,
 ) -> Result<Standing> {
     let standing = entries.standing(slot, entry)?;
-    let journal = entries.journal();
+    let Some(journal) = entries.journal() else {
+        return Ok(standing);
+    };
+    let is_half_written = journal.is_half_written(path);
     let is_copied = match &standing {
         Standing::Copied => true,
-        _ if !journal.is_some_and(|journal| journal.is_half_written(path)) => false,
-        Standing::Unchanged(_) => true,
-        Standing::Stays => dest::existing(slot)?.is_some_and(|existing| existing.is_file),
+        Standing::Unchanged(_) => is_half_written,
+        // A file that the user has put there since stays.
+        Standing::Stays if is_half_written || journal.may_have_lost_any() => {
+            let existing = dest::existing(slot)?.filter(|existing| existing.is_file);
+            existing.is_some_and(|existing| {
+                let placed = journal.placed_before(path, existing.dev);
+                let is_doubtful = placed.is_some_and(|(finished, trust)| {
+                    trust == Trust::None && finished.placed == identity_in_place(&existing)
+                });
+                is_half_written || is_doubtful
+            })
+        }
+        Standing::Stays => false,
     };
     Ok(match is_copied {
         true => Standing::Copied,

@@ -284,6 +284,42 @@ fn what_the_disk_lost_in_a_reboot_is_sent_again_although_size_and_time_are_right
         std::fs::metadata(&former).expect("it is there").ino(),
         inode
     );
+    if inject::permitted() {
+        what_the_disk_lost_does_not_stay(case, &tree);
+    }
+}
+
+/// Without `-t`, a file that an interrupted run has put in place is newer than its source. The user
+/// replaces another one of them.
+fn what_the_disk_lost_does_not_stay(case: &Case, tree: &Dir) {
+    for flag in ["-u", "--ignore-existing"] {
+        let into = case.dst.dir(flag.trim_matches('-'));
+        let copy = || {
+            let run = case.fastcp().args(["-r", flag, "--retries", "0"]);
+            run.args([case.src("a").as_os_str(), case.to(&into.0).as_os_str()])
+        };
+        let inject = Inject::new().hold("seek_data").on("*/src/a/g");
+        let run = copy().inject(&inject).start();
+        let journal = until("the others are there", || {
+            let journal = into.journals().pop()?;
+            let content = std::fs::read(&journal).ok()?;
+            let bodies = journals::bodies(&journal, &content).into_iter();
+            let finished = bodies.filter(|body| matches!(body, RecordBody::Finished(_)));
+            (finished.count() == 52).then_some(journal)
+        });
+        kill_receiver(case, run);
+        journals::age_by_a_boot(&journal);
+        for name in ["a/e", "a/d/001"] {
+            damage(&into.path(name));
+        }
+        let replaced = into.file("a/d/002", "by the user");
+        tree::no_longer_written(&replaced);
+        copy().run().succeeds();
+        assert_eq!(into.read("a/d/002"), b"by the user", "{flag}");
+        into.file("a/d/002", tree.read("d/002"));
+        assert_same(&tree.0, into.path("a"), Also::Nothing);
+        assert_eq!(into.names(), ["a"]);
+    }
 }
 
 /// A backup keeps the version from before the first run, and the metadata is what the last run keeps.
