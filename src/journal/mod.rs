@@ -58,6 +58,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::SystemTime;
 
 pub use lock::WaitForLock;
 use parking_lot::Mutex;
@@ -139,6 +140,9 @@ impl JournalPlace {
         Ok(Arc::new(journal))
     }
 }
+
+/// Earlier than all files.
+const BEFORE_ALL: Timestamp = Timestamp { s: i64::MIN, ns: 0 };
 
 /// File systems may round the time of a change down by so many seconds.
 const TIME_STEP_S: i64 = 2;
@@ -618,16 +622,26 @@ fn session(file: &File, opening: &Opening) -> Option<(JournalSession, (u64, u64)
     Some((session, (stat.st_dev, stat.st_ino)))
 }
 
-/// When the journal was made; before all files if the file system does not keep that.
+/// When the journal was made; before all files if that is not known.
 fn born(file: &File) -> Timestamp {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
     let told = told
         .ok()
         .filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
-    let (s, ns) = told.map_or((i64::MIN, 0), |told| {
-        (told.stx_btime.tv_sec, told.stx_btime.tv_nsec)
+    let told = told.map(|told| Timestamp {
+        s: told.stx_btime.tv_sec,
+        ns: told.stx_btime.tv_nsec,
     });
-    Timestamp { s, ns }
+    told.filter(|told| is_past(*told, SystemTime::now()))
+        .unwrap_or(BEFORE_ALL)
+}
+
+/// False for a time of a clock that was set back since: files were written later, and have earlier
+/// times.
+fn is_past(time: Timestamp, now: SystemTime) -> bool {
+    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = since_epoch.unwrap_or_default().as_secs();
+    time.s <= i64::try_from(now).unwrap_or(i64::MAX)
 }
 
 /// Random bytes, or zeros if the system has none yet. Two journals with the same key do no harm:
