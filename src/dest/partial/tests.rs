@@ -239,7 +239,8 @@ fn a_file_in_place_that_others_cut_removed_or_replaced_is_not_complete() {
         inplace: true,
         ..rules()
     };
-    let changes: [(fn(&Path), &str); 3] = [
+    type Change = fn(&Path);
+    let changes: [(Change, &str); 3] = [
         (|path| std::fs::write(path, b"").unwrap(), "was cut"),
         (|path| std::fs::remove_file(path).unwrap(), "was removed"),
         (
