@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{FileType, Stat, Timespec};
+use rustix::fs::{FileType, Stat, Statx, StatxFlags, Timespec};
 use rustix::time::{ClockId, clock_gettime};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -268,6 +268,15 @@ impl Timestamp {
     /// future comes from a clock that was wrong, and says nothing.
     pub fn is_since(self, began: Timestamp, now: Timestamp) -> bool {
         self >= began && self.s <= now.s.saturating_add(CLOCKS_DIFFER_S)
+    }
+
+    /// The time of birth; None if the kernel is too old, or the file system keeps none.
+    pub fn birth(told: &Statx) -> Option<Self> {
+        let has_birth = told.stx_mask & StatxFlags::BTIME.bits() != 0;
+        has_birth.then_some(Timestamp {
+            s: told.stx_btime.tv_sec,
+            ns: told.stx_btime.tv_nsec,
+        })
     }
 
     pub fn mtime(stat: &Stat) -> Self {

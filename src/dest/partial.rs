@@ -796,19 +796,12 @@ fn rehearse(temporary: &mut Temporary, old: Option<&Stat>, rules: &Rules) -> Res
 
 pub(super) fn inode_of(file: impl AsFd) -> io::Result<Inode> {
     let told = statx(&file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
-    let birth = match told {
-        Ok(told) if told.stx_mask & StatxFlags::BTIME.bits() != 0 => Timestamp {
-            s: told.stx_btime.tv_sec,
-            ns: told.stx_btime.tv_nsec,
-        },
-        // The kernel is too old, or the file system keeps no times of birth.
-        _ => Timestamp::default(),
-    };
+    let birth = told.ok().as_ref().and_then(Timestamp::birth);
     let stat = fstat(&file)?;
     Ok(Inode {
         dev: stat.st_dev,
         ino: stat.st_ino,
-        birth,
+        birth: birth.unwrap_or_default(),
     })
 }
 

@@ -113,8 +113,9 @@ impl ExistingPlace<'_> {
         }
     }
 
-    /// The source lands under the root's own name in `dir`. A link that the user named is followed, but
-    /// none of another user. A conflict (a directory where a file exists) fails only that entry, when it arrives.
+    /// The source lands under the root's own name in `dir`. A link that the user named is followed,
+    /// but none of another user. A conflict (a directory where a file exists) fails only that entry,
+    /// when it arrives.
     fn inside(&self, source: &Source, dir: &Arc<Dir>) -> Result<Resolved> {
         let root = source.root;
         let listed = root.name.as_bytes().to_vec();

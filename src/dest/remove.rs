@@ -343,14 +343,8 @@ pub fn is_born_since(slot: &EntrySlot, time: Timestamp) -> bool {
     };
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let found = statx(&*dir, slot.name.as_os_str(), flags, StatxFlags::BTIME);
-    found.is_ok_and(|found| {
-        let birth = Timestamp {
-            s: found.stx_btime.tv_sec,
-            ns: found.stx_btime.tv_nsec,
-        };
-        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        has_birth && birth.is_since(time, Timestamp::now())
-    })
+    let birth = found.ok().as_ref().and_then(Timestamp::birth);
+    birth.is_some_and(|birth| birth.is_since(time, Timestamp::now()))
 }
 
 /// True for the root of a mounted file system, also where the device number shows no border (a bind

@@ -166,7 +166,7 @@ fn time_steps(slot: &EntrySlot) -> TimeSteps {
     // Small inodes, as ext3 makes them, have room neither for nanoseconds nor for times of birth.
     let has_birth = || {
         statx(&*dir, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)
-            .is_ok_and(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0)
+            .is_ok_and(|told| Timestamp::birth(&told).is_some())
     };
     match fstatfs(&*dir).map_or(0, |found| found.f_type as u64) {
         XFS | BTRFS | TMPFS | F2FS | ZFS | BCACHEFS => TimeSteps::Nanoseconds,

@@ -81,7 +81,7 @@ impl Reach<'_> {
             if file_type(&stat) == FileType::Symlink {
                 let link = follow(slot, links)?;
                 path = above.join(&link.text);
-                first = first.or((link.end.is_some()).then_some(link));
+                first = first.or(link.end.is_some().then_some(link));
                 continue;
             }
             check(first, Some((stat.st_dev, stat.st_ino)))?;

@@ -58,7 +58,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::SystemTime;
 
 pub use lock::WaitForLock;
 use parking_lot::Mutex;
@@ -625,23 +624,16 @@ fn session(file: &File, opening: &Opening) -> Option<(JournalSession, (u64, u64)
 /// When the journal was made; before all files if that is not known.
 fn born(file: &File) -> Timestamp {
     let told = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
-    let told = told
-        .ok()
-        .filter(|told| told.stx_mask & StatxFlags::BTIME.bits() != 0);
-    let told = told.map(|told| Timestamp {
-        s: told.stx_btime.tv_sec,
-        ns: told.stx_btime.tv_nsec,
-    });
-    told.filter(|told| is_past(*told, SystemTime::now()))
+    let birth = told.ok().as_ref().and_then(Timestamp::birth);
+    birth
+        .filter(|birth| is_past(*birth, Timestamp::now()))
         .unwrap_or(BEFORE_ALL)
 }
 
 /// False for a time of a clock that was set back since: files were written later, and have earlier
 /// times.
-fn is_past(time: Timestamp, now: SystemTime) -> bool {
-    let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH);
-    let now = since_epoch.unwrap_or_default().as_secs();
-    time.s <= i64::try_from(now).unwrap_or(i64::MAX)
+fn is_past(time: Timestamp, now: Timestamp) -> bool {
+    time.s <= now.s
 }
 
 /// Random bytes, or zeros if the system has none yet. Two journals with the same key do no harm:

@@ -112,13 +112,13 @@ pub(super) fn standing(
     entry: &Entry,
 ) -> Result<Standing> {
     let standing = entries.standing(slot, entry)?;
-    let Some(journal) = entries.journal() else {
+    let journal = entries.journal();
+    let Some(journal) = journal.filter(|_| !matches!(standing, Standing::Copied)) else {
         return Ok(standing);
     };
     let is_half_written = journal.is_half_written(path);
     let is_copied = match &standing {
-        Standing::Copied => true,
-        Standing::Unchanged(_) => is_half_written,
+        Standing::Copied | Standing::Unchanged(_) => is_half_written,
         // A file that the user has put there since stays.
         Standing::Stays if is_half_written || journal.may_have_lost_any() => {
             let existing = dest::existing(slot)?.filter(|existing| existing.is_file);
