@@ -27,8 +27,8 @@ pub struct Fault {
     pub text: String,
 }
 
-/// Characters of the text that the receiver of a fault reads.
-const TEXT_MAX: usize = 256;
+/// Characters of the text that the receiver of a fault reads. Some texts name two paths as typed.
+const TEXT_MAX: usize = 1024;
 
 /// The end of a text that was cut.
 const CUT: &str = "...";

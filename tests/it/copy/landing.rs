@@ -416,14 +416,16 @@ fn a_directory_into_itself_is_refused(case: &Case) {
 }
 
 fn two_operands_for_one_name_are_refused_before_the_first_byte(case: &Case) {
-    case.src.file("one/x", "first");
-    case.src.file("two/x", "second");
+    // Both are in the message, however long they are.
+    let [one, two] = ["one", "two"].map(|name| format!("{}/{name}/x", "long".repeat(40)));
+    case.src.file(&one, "first");
+    case.src.file(&two, "second");
     case.src.file("y", "third");
-    let done = case.copy_all(&[], &["y", "one/x", "two/x"], "");
+    let done = case.copy_all(&[], &["y", &one, &two], "");
     // A host does not learn the paths of the other.
     match case.way.is_between() {
         true => done.exits(2).says("x (source 2)").says("x (source 3)"),
-        false => done.exits(2).says("one/x").says("two/x"),
+        false => done.exits(2).says(&one).says(&two),
     };
     assert!(case.dst.names().is_empty());
 }
