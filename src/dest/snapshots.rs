@@ -308,7 +308,7 @@ impl SnapshotStore {
         if is_ending() {
             return Err(refused(
                 &self.container,
-                "the snapshot is not completed: the copy was stopped early; run it again",
+                "the snapshot is not completed: the copy was stopped early; run the same command again",
             ));
         }
         self.check_held()?;
@@ -700,7 +700,7 @@ fn each_name(dir: &Arc<Dir>, mut each: impl FnMut(&[u8]) -> bool) -> io::Result<
 
 /// The directory with the marks, which only this user can write. True if it was made now.
 fn state_directory(container: &Arc<Dir>) -> Result<(Arc<Dir>, bool)> {
-    let what = "cannot make the directory .fastcp-snapshots";
+    let what = "cannot create the directory .fastcp-snapshots";
     let name = Name::try_from(STATE.as_bytes().to_vec());
     let name = name.map_err(|_| refused(container, what))?;
     let opened = container.handle().and_then(|dir| {
@@ -882,7 +882,7 @@ fn try_link(container: &Arc<Dir>) -> Result<()> {
         symlinkat(LATEST, &*dir, NEW_LATEST)?;
         Ok(unlinkat(&*dir, NEW_LATEST, AtFlags::empty())?)
     });
-    let what = "cannot make symbolic links here, and snapshots need one (latest)";
+    let what = "cannot create symbolic links here, and snapshots need one (latest)";
     made.map_err(|cause| failed(container, what, cause))
 }
 
@@ -966,7 +966,7 @@ fn remove_mark(state: &Arc<Dir>, name: &str) -> Result<()> {
 
 /// The directory of the snapshot under way. True if it was made now.
 fn partial_directory(container: &Arc<Dir>) -> Result<(Arc<Dir>, bool)> {
-    let what = "cannot make .fastcp-snapshot-partial";
+    let what = "cannot create .fastcp-snapshot-partial";
     let name = Name::try_from(PARTIAL.as_bytes().to_vec());
     let name = name.map_err(|_| refused(container, what))?;
     let opened = container.handle().and_then(|dir| {

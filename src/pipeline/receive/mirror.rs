@@ -229,9 +229,7 @@ impl Mirroring {
             return true;
         }
         if report.has_failed() && !self.is_free() && !noted.reader.is_empty() {
-            let line = "fastcp: nothing was deleted, because some entries could not be copied \
-                        (--force deletes anyway)";
-            (self.tell)(line);
+            self.say_kept("some entries could not be copied");
             return true;
         }
         // Then everything is counted before anything is deleted.
@@ -265,13 +263,22 @@ impl Mirroring {
             Answered::Waiting => return false,
             Answered::Over => self.conclude(report, work),
             Answered::Incomplete => {
-                let line = "fastcp: nothing was deleted, because some of the source could not be \
-                            read (--force deletes anyway)";
-                (self.tell)(line);
+                *guard = None;
+                drop(guard);
+                self.say_kept("some of the source could not be read");
+                return true;
             }
         }
         *guard = None;
         true
+    }
+
+    /// Says that no extra entry is deleted. Some may have made room for entries of another kind.
+    fn say_kept(&self, why: &str) {
+        let nothing = deletion::nothing(*self.made_room.lock());
+        (self.tell)(&format!(
+            "fastcp: {nothing} was deleted, because {why} (--force deletes anyway)"
+        ));
     }
 
     /// Ends the work early. Directories get their modes and times back.

@@ -171,13 +171,19 @@ impl SnapshotCopy {
             let error = Error::new(Kind::Entry, Side::Dest, message);
             self.context.report_fault(&error, 0, 0);
         }
-        if self.context.news.failures.has_some() || self.context.is_ending() {
-            let line = "fastcp: the snapshot is not complete, because the copy has failed in \
-                        part; run the same command again to resume it";
-            (self.tell)(line);
-            if self.context.news.failures.has_some() {
-                self.store.doubt();
-            }
+        if self.context.news.failures.has_some() {
+            (self.tell)(
+                "fastcp: the snapshot is not completed: the copy has failed in part; run the same \
+                 command again to resume it",
+            );
+            self.store.doubt();
+            return;
+        }
+        if self.context.is_ending() {
+            (self.tell)(
+                "fastcp: the snapshot is not completed: the copy was stopped early; run the same \
+                 command again",
+            );
             return;
         }
         if let Err(error) = self.try_complete(reused) {

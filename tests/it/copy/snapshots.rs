@@ -242,7 +242,7 @@ fn what_failed_is_not_called_latest(case: &Case) {
     let first = latest(&there);
     let flags = ["-a", "--snapshot"];
     let done = case.copy_all(&flags, &["tree/", "missing"], "bk");
-    done.exits(9).says("the snapshot is not complete");
+    done.exits(9).says("the snapshot is not completed");
     // A disk that is not mounted.
     case.src.dir("empty");
     case.copy(&flags, "empty/", "bk")
@@ -339,7 +339,7 @@ fn a_snapshot_of_two_sources_with_one_name_is_not_completed(case: &Case) {
         let done = case.copy_all(&flags, sources, "bk");
         done.exits(11)
             .says("would get the same name as another source")
-            .says("the snapshot is not complete");
+            .says("the snapshot is not completed");
     };
     refused(&["same", "tree/"]);
     refused(&["tree/", "same"]);

@@ -234,10 +234,7 @@ impl DeletionCount {
         let deleted = self.deleted + self.made_room;
         let all = self.entries + self.nested + self.made_room;
         if most.is_exceeded(deleted, all) {
-            let nothing = match self.made_room {
-                0 => "nothing",
-                _ => "nothing more",
-            };
+            let nothing = nothing(self.made_room);
             return Err(format!(
                 "{nothing} is deleted: --max-delete allows {most}, and the copy would delete {deleted} \
                  of {all} entries"
@@ -247,6 +244,14 @@ impl DeletionCount {
             limit: Some(most.of(all).saturating_sub(self.made_room)),
             ..DeletionCount::new(self.entries, self.made_room)
         })
+    }
+}
+
+/// The beginning of a message that says that no entry, or no further one, is deleted.
+pub(super) fn nothing(made_room: u64) -> &'static str {
+    match made_room {
+        0 => "nothing",
+        _ => "nothing more",
     }
 }
 

@@ -142,6 +142,11 @@ impl Mirroring {
         match (is_all, first) {
             (true, _) => Ok(()),
             (false, Some(error)) => Err(error),
+            (false, None) if report.context.is_ending() => {
+                let message = "is of another kind at the destination, and stays: the copy was \
+                               stopped early; run the same command again";
+                Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
+            }
             (false, None) => {
                 let message = "is of another kind at the destination, and stays because another \
                                process wrote there during the copy; copy again";
