@@ -17,7 +17,7 @@ const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -
 const COMPRESSES: &str = "fastcp compresses where that is faster; --compress zstd:9 sets the codec";
 const NEWER: &str = "fastcp compares times to the nanosecond where both file systems keep \
                      nanoseconds";
-const LINKS: &str = "symbolic links stay links; -L follows them";
+const LINKS: &str = "symbolic links in a directory stay links; -L follows them";
 const FASTER: &str = "fastcp finds the best number of streams by itself; --streams N sets it";
 const BACKUPS: &str = "--link-dest DIR reuses unchanged files of an earlier copy";
 
@@ -336,7 +336,7 @@ mod tests {
             ("--log-file=x a h:", "--json prints"),
             ("--partial a h:", "it resumes"),
             ("--key x a h:", "-i FILE"),
-            ("--links a h:", "symbolic links stay"),
+            ("--links a h:", "symbolic links in a directory stay"),
             ("--dereference a h:", "write -L"),
             ("--compare-dest=x a h:", "--link-dest DIR"),
             ("-f a h:", "--filter RULE"),

@@ -1,4 +1,4 @@
-//! The options for metadata and for existing files, with rsync's names.
+//! The options for metadata and for existing files. All but `--strict` have rsync's names.
 
 use crate::dest::process_umask;
 use crate::error::{Error, Result};

@@ -141,7 +141,7 @@ fn usage(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let is_about = |option: &str| text.contains(&format!("for '{option}'"));
     let hint = if is_about("-l <KBIT>") {
-        "(-l is scp's letter for a rate; symbolic links are always kept)\n"
+        "(-l is scp's letter for a rate; symbolic links in a directory stay links)\n"
     } else if is_about("-P <PORT>") {
         "(-P is scp's letter for a port, a number from 1 to 65535; a copy shows progress and resumes \
          without an option)\n"

@@ -1,4 +1,4 @@
-//! `fastcp --probe [HOST:[PATH]]`, which only measures.
+//! `fastcp --probe`, which only measures.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let mut operands = std::mem::take(&mut args.operands).into_iter();
     let typed = operands.next();
     if operands.next().is_some() {
-        let message = "--probe takes one operand at most: fastcp --probe [HOST:[PATH]]";
+        let message = "--probe takes one operand at most: HOST:, HOST:PATH or a path here";
         return Err(Error::usage(message));
     }
     let dest = match typed {

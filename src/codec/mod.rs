@@ -4,8 +4,8 @@
 //! "none" and stays in its buffer. A [`Decoder`] trusts no input: the output has exactly the
 //! announced length, and the room for it is allocated beforehand. Neither adds a checksum, since
 //! every chunk has a digest. Each worker of the sender has an encoder, each of the receiver a
-//! decoder. They keep their tables and contexts from chunk to chunk: after the first few chunks
-//! nothing is allocated.
+//! decoder. They keep their tables and contexts from chunk to chunk. After the first few chunks
+//! they allocate nothing, except for LZMA and for large packs and pieces.
 
 mod decode;
 mod encode;

@@ -751,7 +751,7 @@ fn refuse_closed(dir: &Arc<Dir>, rules: &Rules) -> Result<()> {
 /// Enters the directory `name`, or makes it with the mode, owner and attributes of `model`.
 fn make_like(above: &Arc<Dir>, name: Name, model: &Arc<Dir>, rules: &Rules) -> Result<Arc<Dir>> {
     let slot = EntrySlot::new(above.clone(), name);
-    let failed = |cause| slot.error("cannot make this directory for backups", cause);
+    let failed = |cause| slot.error("cannot create this directory for backups", cause);
     let handle = above.handle().map_err(failed)?;
     match mkdirat(
         &*handle,

@@ -38,7 +38,7 @@ impl Backups {
     ) -> Result<()> {
         if spec.inplace {
             return Err(Error::usage(
-                "--inplace leaves no old version to keep (--backup)",
+                "--inplace leaves no old version to keep: leave out --inplace or --backup",
             ));
         }
         for target in targets {

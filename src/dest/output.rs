@@ -4,7 +4,8 @@
 //! A write to a pipe blocks until all of it fits, so a thread in it could not be stopped.
 //! `O_NONBLOCK` belongs to the open file. The shell and the programs that it started share the open
 //! file of stdout, and their writes would fail if the flag were set there. Hence three cases:
-//! - A pipe that this process made is set to `O_NONBLOCK`.
+//! - A pipe that this process made, or a FIFO or device that it opened by its path, is set to
+//!   `O_NONBLOCK`.
 //! - A pipe that it was given is opened once more through /proc, which makes a separate open file.
 //! - If that is refused (another user made the pipe), and for terminals and sockets, each write is
 //!   no larger than what fits when `poll` reports room.

@@ -34,7 +34,7 @@ pub fn check(digest: &str) -> Result<()> {
     if Program::own()?.digest() == digest {
         return Ok(());
     }
-    let message = "the installed program was changed; run fastcp --remove HOST:";
+    let message = "the installed program was changed; run fastcp --remove HOST: and try again";
     Err(Error::new(Kind::FarEnd, Side::Here, message))
 }
 

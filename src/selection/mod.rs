@@ -274,7 +274,9 @@ impl FileRules {
                 Parsed::Rules(more) if !more.iter().any(Rule::is_file) => rules.extend(more),
                 Parsed::Cvs => rules.extend(Rule::of_cvs()),
                 Parsed::Rules(_) | Parsed::Merge { .. } => {
-                    return Err(bad(BadRule::new("a rule file cannot name another one")));
+                    return Err(bad(BadRule::new(
+                        "a dir-merge file cannot name another rule file",
+                    )));
                 }
                 Parsed::Clear => {
                     rules.clear();

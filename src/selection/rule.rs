@@ -1,4 +1,4 @@
-//! The syntax of filter rules: `parse_rule_tok` in `exclude.c` of rsync 3.
+//! The syntax of filter rules, as `parse_rule_tok` in rsync 3 (`exclude.c`) reads it.
 
 use std::fmt;
 

@@ -26,7 +26,7 @@
 //! | a command, or the other end of a pipe | none: it ends with the copy | |
 //! | acknowledgements | none: they arrive while any connection lives | |
 //! | threads of an end that stops | 0.9 s, 5 s before that at a receiver after success, 0.2 s for the clean-up (`endpoint`) | left behind |
-//! | the server, for control to close | 5 s; 20 ms if it has received all (`server`) | it exits |
+//! | the server, for control to close | 5 s; 20 ms if it has received all; 1 s if the client is lost (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failure 0.5 s, command 3 s (`login`) | killed |
 //! | the client, for the last lines of ssh | 0.5 s, command 3 s (`login`) | they are lost |
 //! | the client, for the last counts of another host's sender | 10 s (`relay`) | the last that came are shown |

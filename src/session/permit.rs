@@ -154,7 +154,7 @@ impl Permit {
         }
         if open.chunk_size as usize > CHUNK_SIZE {
             return Err(Error::usage(
-                "this key allows no chunks larger than 1 MiB: use the same version of fastcp on both hosts",
+                "this key allows no chunks larger than 1 MiB: install the same version on both hosts",
             ));
         }
         let least = |asked: Option<u64>, own: u64| asked.unwrap_or(own).min(own);

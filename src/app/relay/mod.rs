@@ -162,7 +162,8 @@ fn agree(source: (&Host, &Hello), dest: (&Host, &Hello)) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} speaks protocols {} to {}, and {} speaks {} to {}: install the same version on both hosts",
+        "fastcp on {} speaks protocol {} to {}, and fastcp on {} speaks protocol {} to {}: install the \
+         same version on both hosts",
         shown(from),
         a.protocol_min,
         a.protocol_max,

@@ -310,7 +310,7 @@ impl DestinationResolver<'_> {
         if spec.inplace {
             return Err(Error::usage(
                 "--inplace would change existing files, which may be hard links to earlier \
-                 copies: give it without --link-dest and --copy-dest",
+                 copies: leave out --inplace",
             ));
         }
         let is_directory = roots.first().is_some_and(|root| root.is_directory);

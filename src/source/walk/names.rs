@@ -1,9 +1,10 @@
 //! The names of files with several names: the first ones, and the further ones, which become hard
 //! links to them.
 //!
-//! A file is forgotten when all its names have been seen. Files that wait for more names are
-//! remembered in memory up to [`LINKED_BYTES_MAX`], and the others in a temporary file. If the
-//! receiver does not remember as many, or that file fails, they count as files with one name each.
+//! If no name can come twice, a file is forgotten when all its names have been seen. Files that wait
+//! for more names are remembered in memory up to [`LINKED_BYTES_MAX`], and the others in a temporary
+//! file. If the receiver does not remember as many, or that file fails, they count as files with one
+//! name each.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

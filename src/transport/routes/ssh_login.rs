@@ -2,8 +2,8 @@
 //! login has its own TCP connection and window, so that several logins are faster than one.
 //!
 //! A further login never prompts. The first one runs alone. If the host refuses it (it would need a
-//! password, or a confirmation of a key), the client tries no second one. If a login is refused
-//! before it could authenticate (sshd's `MaxStartups`), the dialler retries it.
+//! password, or a confirmation of a key), by address and by name, the client tries no others. If a
+//! login is refused before it could authenticate (sshd's `MaxStartups`), the dialler retries it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

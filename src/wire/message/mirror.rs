@@ -1,4 +1,5 @@
-//! Messages about entries that only the destination has (`--delete`).
+//! Messages about entries that only the destination has (`--delete`), and about removed sources
+//! (`--remove-source-files`).
 
 use serde::{Deserialize, Serialize};
 

@@ -17,7 +17,7 @@ pub struct Data {
 /// Most bytes of a `Data`; bounds how long it delays another control message.
 pub const DATA_MAX: usize = 64 << 10;
 
-/// Recent measurements of one end, sent every few seconds.
+/// Recent measurements of one end, sent every second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
     pub counter: u64,
@@ -67,8 +67,8 @@ impl Tune {
     }
 }
 
-/// How the receiver spent its time since it started. Sent with acknowledgements, and before the
-/// last one.
+/// How the receiver spent its time since it started. Sent after some acknowledgements, and
+/// before `Done`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Busy {
     pub elapsed_us: u64,

@@ -1,8 +1,9 @@
 //! One copy to test, in one direction: source, destination, far host if needed, and final check.
 //!
-//! Every test ends with the check, and a failed test prints its result. Each file at the
-//! destination equals, byte for byte, a file of the source or one that was there before; cached
-//! files are exempt. No temporary file is left, and no process of the case outlives it.
+//! Every test ends with the check, and a failed test prints its result. Each file at the destination
+//! and in HOME equals, byte for byte, a file of the source or one that was there before. Exempt are
+//! the programs and the key that fastcp keeps in HOME. No temporary file is left, and no process of
+//! the case outlives it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

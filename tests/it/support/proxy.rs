@@ -1,6 +1,6 @@
 //! A proxy between the two real ends of a copy. It applies a fault of the test's choice to each
-//! data connection. Control passes through unchanged, except for the port where the server
-//! listens: the proxy puts in its port.
+//! data connection. Control passes through unchanged, except for the hello and the port where the
+//! server listens: the proxy puts in its port.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};

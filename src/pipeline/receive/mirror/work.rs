@@ -1,6 +1,7 @@
 //! The questions about names that only the destination has, and what follows from the answers.
 //!
-//! With `--max-delete` all questions are asked twice: the first time entries are only counted.
+//! With `--max-delete` entries are first only counted. If the limit allows it, all questions are
+//! asked again, and the entries are deleted.
 
 use std::collections::VecDeque;
 
