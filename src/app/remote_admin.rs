@@ -1,4 +1,5 @@
-//! A login that copies nothing: it lists the programs on a host, or removes those placed there.
+//! A login that copies nothing: it lists the fastcp programs on a host (`--version HOST:`), or removes
+//! those that a client has installed there (`--remove`).
 
 use std::io::Write;
 use std::sync::Arc;

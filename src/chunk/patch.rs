@@ -7,7 +7,7 @@
 //! short digest cost a second transfer, and never make a wrong file.
 //!
 //! ```text
-//! 0 length of the steps u32 | steps | new bytes of all steps
+//! length of the steps u32 | steps | new bytes of all steps
 //! ```
 //!
 //! A step is two numbers in postcard: how many existing bytes stay, and how many new bytes follow

@@ -170,10 +170,10 @@ pub(super) struct Args {
     #[arg(short = 'x', long, help_heading = CHOOSING)]
     pub one_file_system: bool,
 
-    /// Copy the output of CMD, run here (HOST: on HOST)
+    /// Copy CMD's output; it runs here, with HOST: on HOST
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub from_command: Option<OsString>,
-    /// Pipe the data into CMD, run here (HOST: on HOST)
+    /// Pipe data into CMD; it runs here, with HOST: on HOST
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
     /// Expected length of a pipe; length for /dev/zero

@@ -4,8 +4,9 @@
 //! value at its offset. The first piece is hashed both ways. If nothing follows it, its own BLAKE3
 //! is the digest of the pipe; otherwise its chaining value is part of that digest.
 //!
-//! A piece may end anywhere if the producer pauses. The complete BLAKE3 subtrees in it are then hashed
-//! once more, for the tree of the whole pipe. The bytes at its ends, less than a kilobyte each, wait for their neighbours.
+//! A piece may end anywhere if the producer pauses. The complete BLAKE3 subtrees in it are then
+//! hashed once more, for the tree of the whole pipe. The bytes at its ends, less than a kilobyte
+//! each, wait for their neighbours.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! POSIX access control lists, as far as a copy needs them. The default list of a directory
-//! determines the permissions of new files in it. A list also hides the owning group's permissions
-//! from a mode.
+//! determines the permissions of new files in it. If a list has a mask, the group bits of the mode
+//! are that mask, not the permissions of the owning group.
 
 use std::os::fd::AsFd;
 

@@ -1,5 +1,5 @@
-//! The identity of the process that writes a journal, and of its mount. The process is killed only
-//! if its identity is certain.
+//! The identity of the process that writes a journal, and of the mount that the journal is on. The
+//! process is killed only if its identity is certain.
 
 use std::fs::File;
 

@@ -1,5 +1,5 @@
 //! The queue of existing data to verify: open files, big finished files, and small finished files.
-//! Small files are stored in so few bytes that a whole tree of them fits into memory.
+//! Small files are stored in so few bytes that some 300,000 of them can wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

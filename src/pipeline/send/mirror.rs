@@ -1,5 +1,6 @@
-//! The sender's part in `--delete`: it tells the receiver the names in its directories, and answers
-//! which of the receiver's entries the source does not have.
+//! The sender's part in `--delete`: it tells the receiver which directories must stay, and answers
+//! which of the receiver's entries the source does not have. The questions follow from sums of names,
+//! which the walk sends.
 //!
 //! It answers from the state of the source after the walk. So the receiver keeps entries that have
 //! appeared at the source during the copy.

@@ -1,4 +1,5 @@
-//! Messages about copies whose files keep their paths, and the list of files of the client.
+//! Messages about copies whose files keep their paths (`--relative`, `--files-from`), and the list of
+//! files, if the client sends it.
 
 use serde::{Deserialize, Serialize};
 
