@@ -52,7 +52,7 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
             timeout: Duration::from_secs(args.timeout_s.into()),
         };
         let (lines, before, none) = match is_removal {
-            true => (visit.remove()?, "removed ", "nothing was installed there"),
+            true => (visit.remove()?, "removed ", "nothing was removed"),
             false => (visit.tell()?, "", "no fastcp"),
         };
         for line in &lines {

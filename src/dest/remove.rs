@@ -181,7 +181,7 @@ impl Remover<'_> {
             return self.enter(slot).map(Removal::Directory);
         }
         if self.protected.contains(&identity) {
-            return Err(slot.refused("is not deleted: it is the source"));
+            return Err(slot.refused("is never deleted: it is the source"));
         }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.has_made(slot)) {
@@ -213,15 +213,17 @@ impl Remover<'_> {
         let part = self.rules.backup.as_ref();
         let part = part.map_or(BackupPart::None, |backup| backup.part(identity));
         if part == BackupPart::Root {
-            return Err(slot.refused("is not deleted: it holds the backups"));
+            return Err(slot.refused("is never deleted: it holds the backups"));
         }
         if self.protected.contains(&identity) {
-            let message = "is not deleted: it contains a source, an earlier copy, or what this \
-                           command has copied";
+            let message = "is never deleted: it is or contains a source, an earlier copy, or what \
+                           this command has copied";
             return Err(slot.refused(message));
         }
         if identity.0 != slot.dir.identity().0 || is_mount_point(slot) {
-            return Err(slot.refused("is not deleted: it is a mount point, or another file system"));
+            return Err(
+                slot.refused("is never deleted: it is a mount point, or another file system")
+            );
         }
         Ok(())
     }

@@ -144,8 +144,8 @@ impl CopyJournal {
         if !is_useful || !is_kept {
             self.remove(journal);
         } else if !user_key().is_kept {
-            let line = "fastcp: this copy cannot be resumed: the receiving host has no writable \
-                        ~/.local/state/fastcp for this user; set XDG_STATE_HOME there";
+            let line = "fastcp: another run cannot resume this copy: the receiving host has no \
+                        writable ~/.local/state/fastcp for this user; set XDG_STATE_HOME there";
             (self.tell)(line);
         }
         journal.release();

@@ -10,13 +10,14 @@ mod work;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::take;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use self::deletion::{DeletionCount, DeletionPass, EarlierPart, EntryCount};
+use self::deletion::{DeletionCount, DeletionPass, EarlierPart, EntryCount, UNREAD_IN_CHECK};
 use self::own_names::OwnNamesReader;
 use self::place::NotedDirectory;
 use self::work::{Answered, MirrorWork};
@@ -69,9 +70,33 @@ struct Noted {
     protected: Arc<HashSet<(u64, u64)>>,
     /// Device and inode of the directories of earlier copies, and of those above them.
     earlier: HashMap<(u64, u64), EarlierPart>,
-    /// Why nothing may be deleted: a directory that the user named has no entries, and that at the
-    /// destination has some.
-    forbidden: Option<Error>,
+    /// Why nothing may be deleted.
+    forbidden: Option<Forbidden>,
+}
+
+enum Forbidden {
+    /// A directory that the user named has no entries, and this one at the destination has some. As
+    /// when a disk is not mounted.
+    EmptySource(PathBuf),
+    TooManyOperands,
+}
+
+impl Forbidden {
+    /// `nothing`: "nothing", or "nothing more".
+    fn into_error(self, nothing: &str) -> Error {
+        let refused = |message| Error::new(Kind::Refused, Side::Dest, message);
+        match self {
+            Forbidden::EmptySource(directory) => refused(format!(
+                "the source of this directory is empty, or all of it is left out (is the source's \
+                 disk mounted?), so {nothing} is deleted (--force deletes anyway)"
+            ))
+            .at(directory),
+            Forbidden::TooManyOperands => refused(format!(
+                "{nothing} is deleted: too many operands in different directories; copy in several \
+                 runs"
+            )),
+        }
+    }
 }
 
 impl Mirroring {
@@ -106,9 +131,7 @@ impl Mirroring {
         Arc::make_mut(&mut noted.protected).extend(places);
         if noted.protected.len() > PROTECTED_MAX {
             noted.protected = Arc::default();
-            let message = "nothing is deleted: too many operands in different directories; copy in \
-                           several runs";
-            noted.forbidden = Some(Error::new(Kind::Refused, Side::Dest, message));
+            noted.forbidden = Some(Forbidden::TooManyOperands);
         }
     }
 
@@ -167,7 +190,10 @@ impl Mirroring {
         let own = match names_in(dir) {
             Ok(own) => own,
             Err(cause) => {
-                let what = "cannot read the directory, so nothing in it is deleted";
+                let what = match self.rules.check {
+                    true => UNREAD_IN_CHECK,
+                    false => "cannot read the directory, so nothing in it is deleted",
+                };
                 let error = Error::io(Kind::Read, Side::Dest, dir.path(), what, cause);
                 return report.context.report_fault(&error, 0, 0);
             }
@@ -187,12 +213,9 @@ impl Mirroring {
         }
         let below = last_names(&way, place.depth);
         let mut noted = self.noted.lock();
-        // As when a disk is not mounted.
         if names.is_named && names.sums == [0] && !self.is_free() {
-            let message = "the source of this directory is empty, or all of it is left out (is the \
-                           source's disk mounted?), so nothing is deleted (--force deletes anyway)";
-            let error = Error::new(Kind::Refused, Side::Dest, message).at(dir.path());
-            noted.forbidden.get_or_insert(error);
+            let forbidden = &mut noted.forbidden;
+            forbidden.get_or_insert_with(|| Forbidden::EmptySource(dir.path()));
         }
         // Two operands may go into one directory. The sender answers for both.
         if noted.seen.contains(&dir.identity()) {
@@ -224,7 +247,8 @@ impl Mirroring {
     /// Everything is in place. Begins to ask about names. True if there is nothing to ask.
     pub(super) fn begin(&self, report: &Report) -> bool {
         let mut noted = take(&mut *self.noted.lock());
-        if let Some(error) = noted.forbidden.take() {
+        if let Some(forbidden) = noted.forbidden.take() {
+            let error = forbidden.into_error(deletion::nothing(*self.made_room.lock()));
             report.context.report_fault(&error, 0, 0);
             return true;
         }
@@ -295,12 +319,14 @@ impl Mirroring {
                 true => {
                     format!(
                         "fastcp: {entries} at the destination may be extra: directories changed \
-                         during the check; check again"
+                         during the check (check again), or fastcp cannot tell which SOURCE they \
+                         belong to"
                     )
                 }
                 false => format!(
-                    "fastcp: --delete leaves {entries} to the next run: directories changed during \
-                     the copy"
+                    "fastcp: --delete leaves {entries}: directories changed during the copy (copy \
+                     again), or fastcp cannot tell which SOURCE they belong to (see fastcp --help \
+                     mirror)"
                 ),
             };
             (self.tell)(&line);

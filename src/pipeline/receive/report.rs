@@ -64,10 +64,18 @@ impl Report {
     /// Asks for a chunk again. Ends the copy if the chunk has arrived damaged more often than an
     /// honest sender sends it.
     pub fn damaged(&self, chunk: u64) {
-        if self.count_damage(chunk) > NACKS_MAX {
-            return self.context.shutdown.end(damaged_too_often(Side::Dest));
+        match self.count_damage(chunk) {
+            Some(times) if times <= NACKS_MAX => self.context.say(Message::Nack(vec![chunk])),
+            Some(_) => self.context.shutdown.end(damaged_too_often(Side::Dest)),
+            None => {
+                let message = format!(
+                    "more than {DAMAGED_MAX} chunks failed verification; check the memory and the \
+                     network hardware of both hosts"
+                );
+                let error = Error::new(Kind::Verify, Side::Dest, message);
+                self.context.shutdown.end(error);
+            }
         }
-        self.context.say(Message::Nack(vec![chunk]));
     }
 
     /// Asks for all of a chunk whose patch did not fit the existing bytes. Ends the copy if that
@@ -84,15 +92,16 @@ impl Report {
         self.context.say(Message::Nack(vec![chunk]));
     }
 
-    /// Counts that the chunk arrived damaged, and returns how many times it did.
-    fn count_damage(&self, chunk: u64) -> u8 {
+    /// Counts that the chunk arrived damaged, and returns how many times it did. None if too many
+    /// others did.
+    fn count_damage(&self, chunk: u64) -> Option<u8> {
         let mut damaged = self.damaged.lock();
         if damaged.len() >= DAMAGED_MAX && !damaged.contains_key(&chunk) {
-            return u8::MAX;
+            return None;
         }
         let times = damaged.entry(chunk).or_default();
         *times = times.saturating_add(1);
-        *times
+        Some(*times)
     }
 
     /// A file has its final name.

@@ -166,15 +166,18 @@ impl SnapshotCopy {
         if !self.root_names.is_empty() && !has_contents && !self.store.is_new() {
             self.remove_unannounced(self.store.partial(), |_| false);
         }
-        if self.terms.strict && self.has_not_kept() {
-            let message = "the snapshot is not completed: some metadata was not kept (--strict)";
-            let error = Error::new(Kind::Entry, Side::Dest, message);
-            self.context.report_fault(&error, 0, 0);
-        }
         if self.context.news.failures.has_some() {
             (self.tell)(
-                "fastcp: the snapshot is not completed: the copy has failed in part; run the same \
-                 command again to resume it",
+                "fastcp: the snapshot is not completed, because of the other errors; correct their \
+                 causes, then run the same command again to resume it",
+            );
+            self.store.doubt();
+            return;
+        }
+        // The client counts this as a failure.
+        if self.terms.strict && self.has_not_kept() {
+            (self.tell)(
+                "fastcp: the snapshot is not completed: some metadata was not kept (--strict)",
             );
             self.store.doubt();
             return;

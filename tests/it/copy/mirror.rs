@@ -61,7 +61,9 @@ fn what_others_make_stays_after_a_lost_connection(case: &Case) {
     case.servers().iter().for_each(Process::kill);
     let_go(case);
     let done = running.wait();
-    done.succeeds().says(" lost: ").says("to the next run");
+    done.succeeds()
+        .says(" lost: ")
+        .says(": directories changed");
     assert_eq!(there.names(), ["b", "new"]);
     assert_same(case.src.path("tree/b"), there.path("b"), Also::Nothing);
 }
@@ -399,7 +401,9 @@ fn the_source_and_mounted_file_systems_stay(case: &Case) {
             .arg(case.dst("there"))
             .run()
     };
-    run().exits(11).says("is not deleted: it contains a source");
+    run()
+        .exits(11)
+        .says("is never deleted: it is or contains a source");
     assert_eq!(there.names(), ["deep", "file"]);
     assert!(there.has("deep/source/file") && there.has("deep/beside"));
 
@@ -430,7 +434,7 @@ fn the_source_and_mounted_file_systems_stay(case: &Case) {
     };
     there.file("deep/x/stays", "");
     let done = case.copy(&["-a", "--delete"], "tree/", "there");
-    done.exits(11).says("is not deleted: it is a mount point");
+    done.exits(11).says("is never deleted: it is a mount point");
     assert!(there.has("deep/x/stays") && !there.has("deep/beside"));
 }
 
@@ -489,7 +493,7 @@ fn what_is_renamed_during_the_copy_is_not_lost(case: &Case) {
     let_go(case);
     let done = copying.wait();
     done.succeeds()
-        .says("to the next run: directories changed during the copy");
+        .says(": directories changed during the copy");
     for name in ["d/1", "d/2", "d/only there", "only there"] {
         assert!(there.has(name), "{name}");
     }
@@ -702,7 +706,7 @@ fn an_empty_directory_that_the_user_named_deletes_nothing(case: &Case) {
         .file("list", format!("mnt/\n{}\n", links.join("\n")));
     case.copy(&listed, "", "there")
         .exits(11)
-        .says("this copy deletes nothing");
+        .says("this copy deletes no more entries");
     assert!(there.has("over/precious") && there.has("n99"));
     // One below it is an entry like others.
     case.copy(&["-a", "--relative", "--delete"], "./tree", "there")

@@ -102,7 +102,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     );
     assert!(remove(case).contains(&format!("far: removed {shown}/fastcp")));
     assert!(!case.home.has(".cache/fastcp"));
-    assert_eq!(remove(case), "far: nothing was installed there\n");
+    assert_eq!(remove(case), "far: nothing was removed\n");
 }
 
 fn every_login_shell_is_understood(case: &Case) {

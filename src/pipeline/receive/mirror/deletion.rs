@@ -20,6 +20,10 @@ const TOLD_BYTES_MAX: usize = 64 << 10;
 /// further ones are not counted, so that `--max-delete` in percent allows less.
 const SHARED_MAX: usize = 1 << 18;
 
+/// The error of `--check` where a directory at the destination cannot be read.
+pub(super) const UNREAD_IN_CHECK: &str =
+    "cannot read the directory, so extra entries in it may be missing from this list";
+
 /// Counts entries, or deletes them. In a dry run, entries to delete are only reported.
 pub(super) struct DeletionPass {
     /// Another pass will delete, if this one does not count too many.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::report::Report;
-use super::deletion::DeletionPass;
+use super::deletion::{DeletionPass, UNREAD_IN_CHECK};
 use super::place::{ExtraDirectories, MirrorPlace, NOTED_BYTES_MAX, NotedDirectory};
 use crate::dir::{Dir, DirReader};
 use crate::error::{Error, Kind, Side};
@@ -107,7 +107,10 @@ impl OwnNamesReader {
             let found = match reader.next_name() {
                 Ok(found) => found,
                 Err(cause) => {
-                    let what = "cannot read the directory, so not everything in it is deleted";
+                    let what = match pass.rules.check {
+                        true => UNREAD_IN_CHECK,
+                        false => "cannot read the directory, so not everything in it is deleted",
+                    };
                     let path = place.dir().path();
                     let error = Error::io(Kind::Read, Side::Dest, path, what, cause);
                     pass.failed(report, &error);

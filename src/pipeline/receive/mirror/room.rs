@@ -49,7 +49,9 @@ impl Mirroring {
             return Some("after another entry has failed, only --force removes it");
         }
         if self.noted.lock().forbidden.is_some() {
-            return Some("this copy deletes nothing, for the reason that another message gives");
+            return Some(
+                "this copy deletes no more entries, for the reason that a later message gives",
+            );
         }
         let backup = self.rules.backup.as_ref();
         if backup.is_some_and(|backup| backup.are_beside()) {

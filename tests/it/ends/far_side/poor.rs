@@ -83,7 +83,7 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
             copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
             assert!(in_temporary(case).is_empty(), "{mounts}");
         }
-        assert!(remove(case).contains("nothing was installed"), "{mounts}");
+        assert!(remove(case).contains("nothing was removed"), "{mounts}");
     }
     // Without a home directory it does the same, and writes nothing to /.cache.
     let Some(mut login) = login_with_mounts(case, "") else {
@@ -321,7 +321,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
     removed.succeeds();
     // That user has no home directory, so the copy installed the program in /tmp for itself only.
     assert!(
-        removed.stdout_text().contains("nothing was installed"),
+        removed.stdout_text().contains("nothing was removed"),
         "{removed}"
     );
     assert!(in_temporary(case).is_empty());
