@@ -35,23 +35,22 @@ ways! { local_push, local_pull =>
 
 /// Copies a file of [`SIZE`] bytes, or a tree, with one stream for each fault.
 fn through(case: &Case, what: &str, faults: &[Fault]) -> Proxied {
-    through_streams(case, what, faults, faults.len())
+    through_streams(case, what, faults, faults.len(), &[])
 }
 
-fn through_streams(case: &Case, what: &str, faults: &[Fault], streams: usize) -> Proxied {
+fn through_streams(
+    case: &Case,
+    what: &str,
+    faults: &[Fault],
+    streams: usize,
+    flags: &[&str],
+) -> Proxied {
     let streams = streams.to_string();
     let (from, to) = (case.src(what), case.dst(""));
-    let words = [
-        "-rW".as_ref(),
-        "--streams".as_ref(),
-        streams.as_ref(),
-        "--compress".as_ref(),
-        "none".as_ref(),
-        from.as_os_str(),
-        to.as_os_str(),
-    ];
+    let own = ["-rW", "--compress", "none", "--streams", &streams];
+    let flags = own.iter().chain(flags).map(OsStr::new);
+    let words: Vec<_> = flags.chain([from.as_os_str(), to.as_os_str()]).collect();
     let is_push = case.way == Way::LocalPush;
-    let words: Vec<&OsStr> = words.to_vec();
     let proxied = proxy::copy(case, &words, is_push, faults);
     readable(&proxied.done);
     proxied
@@ -142,7 +141,9 @@ fn when_all_streams_are_lost_they_are_dialled_again(case: &Case) {
 #[track_caller]
 fn outlives(case: &Case, faults: &[Fault], streams: usize) {
     case.src.file("a", noise(1, SIZE));
-    let proxied = through_streams(case, "a", faults, streams);
+    // While all streams are lost, data goes through control. Without a limit, all of it could.
+    let slow = ["--bwlimit", "12M"];
+    let proxied = through_streams(case, "a", faults, streams, &slow);
     proxied.done.succeeds();
     let struck = proxied.struck;
     assert!(struck >= faults.len() / 2, "only {struck} faults");
