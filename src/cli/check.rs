@@ -5,6 +5,7 @@ use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
+use crate::dest::INPLACE_AND_BACKUP;
 use crate::error::{Error, Result, reason_of};
 use crate::keep::UnchangedBy;
 use crate::report::Reporter;
@@ -223,9 +224,7 @@ fn check_earlier(args: &Args, sources: &[Operand], dest: &Operand) -> Result<()>
 /// Usage.
 fn check_mirror(args: &Args) -> Result<()> {
     if args.inplace && args.mirror.keeps_backups() {
-        return Err(Error::usage(
-            "--inplace leaves no old version to keep: leave out --inplace or --backup",
-        ));
+        return Err(Error::usage(INPLACE_AND_BACKUP));
     }
     if !args.mirror.removes_sources() {
         return Ok(());

@@ -37,9 +37,7 @@ impl Backups {
         handles: &Arc<Handles>,
     ) -> Result<()> {
         if spec.inplace {
-            return Err(Error::usage(
-                "--inplace leaves no old version to keep: leave out --inplace or --backup",
-            ));
+            return Err(Error::usage(INPLACE_AND_BACKUP));
         }
         for target in targets {
             let landing = &target.landing;
@@ -142,6 +140,10 @@ impl BackupDirectory {
 fn usage(path: &Path, message: &str) -> Error {
     Error::new(Kind::Usage, Side::Dest, message).at(path)
 }
+
+/// The refusal of `--inplace` with backups.
+pub const INPLACE_AND_BACKUP: &str =
+    "--inplace leaves no old version to keep: leave out --inplace or --backup";
 
 const APPEARED: &str = "was made during this copy, by the copy itself or by another process, so \
                         fastcp keeps no backup there: choose another --backup-dir, or copy again";

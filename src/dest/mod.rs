@@ -94,6 +94,7 @@ use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, Update, is_ac
 use crate::manifest::{Entry, EntryKind, file_type};
 
 pub use self::backup::{BackupPart, Backups};
+pub use self::backup_place::INPLACE_AND_BACKUP;
 pub use self::basis::Basis;
 pub use self::block_index::{BlockIndex, IndexRoom};
 pub use self::changed::{changes, changes_of_directory, status, status_of};
