@@ -301,16 +301,20 @@ impl SnapshotStore {
         is_ending: &dyn Fn() -> bool,
     ) -> Result<SnapshotName> {
         let failed = |what: &str, cause: io::Error| failed(&self.container, what, cause);
+        let check_end = || {
+            let what = "the snapshot is not completed: the copy was stopped early; run the same \
+                        command again";
+            match is_ending() {
+                true => Err(refused(&self.container, what)),
+                false => Ok(()),
+            }
+        };
+        check_end()?;
         sync(&self.partial_handle).map_err(|cause| {
             self.doubt();
             failed("cannot write the snapshot to the disk", cause)
         })?;
-        if is_ending() {
-            return Err(refused(
-                &self.container,
-                "the snapshot is not completed: the copy was stopped early; run the same command again",
-            ));
-        }
+        check_end()?;
         self.check_held()?;
         let name = self.free_name()?;
         let mark = format!("{name}{COMPLETING}");

@@ -75,7 +75,8 @@ pub(super) fn failed(
     let cause = cause.into();
     match Errno::from_io_error(&cause) {
         Some(Errno::EXIST) => slot.refused(format!(
-            "is neither replaced nor deleted: its backup {path} exists, and this key may not replace backups"
+            "is neither replaced nor deleted: its backup {path} exists, and this key may not replace \
+             backups"
         )),
         Some(Errno::STALE) => {
             let message = "is neither replaced nor deleted: another process replaced it, or a \

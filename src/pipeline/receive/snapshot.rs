@@ -182,13 +182,6 @@ impl SnapshotCopy {
             self.store.doubt();
             return;
         }
-        if self.context.is_ending() {
-            (self.tell)(
-                "fastcp: the snapshot is not completed: the copy was stopped early; run the same \
-                 command again",
-            );
-            return;
-        }
         if let Err(error) = self.try_complete(reused) {
             self.context.report_fault(&error, 0, 0);
         }
