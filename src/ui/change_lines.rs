@@ -1,6 +1,6 @@
 //! The lines on stdout about changes and differences at the destination (`--itemize-changes`,
-//! `--dry-run`, `--check`). A thread writes them. No call here waits for a slow reader:
-//! the pipeline waits, before it adds a line, while too many are not written.
+//! `--dry-run`, `--check`). A thread writes them. No call here waits for a slow reader, but
+//! the pipeline adds no line while too many wait.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
