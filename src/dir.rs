@@ -1,7 +1,7 @@
 //! Directories held open by handle. Everything below an operand is opened from its parent's handle,
-//! one component at a time, and through a symbolic link only with `-L`, or where the user listed a
-//! name below a link that can be trusted. So neither a hostile peer nor another user who replaces a
-//! directory with a link can redirect a copy.
+//! one component at a time. A symbolic link is followed only with `-L`, where the user listed a name
+//! below a link that can be trusted, and at DEST/NAME if the user typed a source of that name. So
+//! neither a hostile peer nor another user who replaces a directory with a link can redirect a copy.
 //!
 //! A `Dir` may close its handle and open it again through its parent, because a copy may know more
 //! directories than it may hold open. The reopened directory must have the same inode.

@@ -171,8 +171,9 @@
 //! # The control dialogue of a push
 //!
 //! The client sends and the server receives. Each line is a [`wire::message::Message`], except the
-//! two hellos, which are lines of JSON ([`wire::hello`]). Both ends also send a `Heartbeat` every
-//! second to the end: the client from `Open`, the server from the client's hello.
+//! two hellos, which are lines of JSON ([`wire::hello`]). Both sides also send a `Heartbeat` every
+//! second until the session is over: the client from `Open` on, the server from the client's hello
+//! on.
 //!
 //! ```text
 //! client, sender                                 server, receiver
@@ -195,7 +196,7 @@
 //! AllSent               ----------------------> the end of the walk
 //!                       <---------------------- Ack, Busy, Done
 //! closes control        ---------------------->
-//!                       <---------------------- exits; waits for that 20 ms at most
+//!                       <---------------------- exits then, or after 20 ms without it
 //! ```
 //!
 //! - The walk does not wait for answers, except about sums. Frames, questions about small files,

@@ -41,7 +41,8 @@ impl Retention {
     pub fn parse(text: &str) -> Result<Retention, String> {
         let expected = || {
             format!(
-                "expected numbers of 1 to {KEPT_MAX} with h, d, w, m or y, each once: 7d,4w,12m"
+                "expected numbers from 1 to {KEPT_MAX} with h, d, w, m or y, each letter once, such as \
+                 7d,4w,12m"
             )
         };
         let mut kept = Retention::default();

@@ -31,7 +31,7 @@ pub(super) fn ends(operands: Vec<OsString>, args: &Args) -> Result<(Vec<Operand>
     };
     if sources.len() > 1 && sources.iter().chain([&dest]).any(is_pipe) {
         return Err(Error::usage(
-            "a pipe or a command takes one source and one destination: copy them one by one",
+            "a copy from or to a pipe or a command has one source: copy the sources one by one",
         ));
     }
     check_slips(&sources, args)?;

@@ -102,7 +102,7 @@ const HABITS: &[(&[&str], &str)] = &[
     ),
     (
         &["-y", "--fuzzy"],
-        "with -a, a file that was renamed or moved at the source is not sent again",
+        "with -a, a file of more than 256 KiB that was renamed or moved at the source is not sent again",
     ),
     (
         &["-m", "--prune-empty-dirs"],

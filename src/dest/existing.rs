@@ -143,7 +143,7 @@ pub fn stays(slot: &EntrySlot, rules: &Rules) -> Error {
 }
 
 /// For an entry that stays because the user wants that, and no key.
-const KEPT: &str = "exists with other content (--no-clobber)";
+const KEPT: &str = "exists, and --no-clobber keeps it";
 
 /// True for the error of such an entry.
 pub fn is_kept(error: &Error) -> bool {

@@ -13,7 +13,7 @@ use super::{Dir, Handles};
 use crate::manifest::{Name, NotAName};
 
 /// The message for a name that [`is_reserved`].
-pub const RESERVED: &str = "names that begin with .fastcp- are reserved for partial files: \
+pub const RESERVED: &str = "names that begin with .fastcp- are reserved for fastcp's own files: \
                             this key neither reads nor writes them";
 
 /// True for a name that only fastcp itself gives to files, or that a file system which ignores case

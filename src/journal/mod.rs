@@ -32,14 +32,15 @@
 //! that sessions of the same command wrote or read under these conditions are not read a second
 //! time ([`Journal::certain`]). Otherwise each attempt would read everything again, and might never
 //! finish over a link that keeps failing.
+//!
 //! After a restart of the machine, a new mount or a lost write, the size and time of a file that
 //! was written since the journal was made prove nothing ([`Journal::may_have_lost`]): a file system
 //! may keep them and lose the content.
 //!
 //! # Locking
 //!
-//! The process locks the journal before it touches any partial file ([`lock`]). The writer touches
-//! the journal every second while it hears from the other end. So a second fastcp fails at once if
+//! The process locks the journal before it opens any partial file ([`lock`]). The writer touches the
+//! journal every second while it hears from the other end. So a second fastcp fails at once if
 //! the other copy is live, and waits for its end if that copy has lost its client.
 
 mod lock;

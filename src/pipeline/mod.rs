@@ -2,9 +2,10 @@
 //! frames, [`receive`] turns frames into files. A free connection takes the next frame.
 //!
 //! Four rules ensure that no two stages can wait for each other. The sender's task that reads
-//! control never waits for another stage. No stage waits for a second buffer of the pool while it
-//! holds one. The reader of a connection takes its buffer only when a header has arrived. Chunks to
-//! be retransmitted wait in a separate list, which is never full.
+//! control never waits for another stage; in a copy that lists changes it waits for the reader of
+//! stdout. No stage waits for a second buffer of the pool while it holds one. The reader of a
+//! connection takes its buffer only when a header has arrived. Chunks to be retransmitted wait in
+//! a separate list, which is never full.
 
 pub mod budget;
 pub mod context;

@@ -87,8 +87,8 @@ impl Expanded {
     fn check_number(&self) -> Result<()> {
         match self.named.len() > ROOTS_MAX {
             true => Err(Error::usage(format!(
-                "more than {ROOTS_MAX} files and directories are named, the most that one copy \
-                 takes: copy the directory that holds them"
+                "more than {ROOTS_MAX} files and directories are named, and one copy takes no \
+                 more: copy the directory that holds them"
             ))),
             false => Ok(()),
         }

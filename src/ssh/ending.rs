@@ -108,8 +108,8 @@ pub fn does_not_run(host: &Host, said: &LastOutput) -> Error {
     let advice = match cfg!(target_env = "musl") {
         true => "; install one that does, or give its path with --remote-path",
         false => {
-            ", because it needs this machine's system libraries; use a static build \
-             (--target x86_64-unknown-linux-musl)"
+            "; it may need this machine's system libraries: use a static build (a target that ends in \
+             -musl)"
         }
     };
     let (name, why) = (printable(host.name.as_bytes()), said.why());
@@ -127,7 +127,7 @@ pub fn no_answer(host: &Host, limit: Duration, rsh: Rsh) -> Error {
         Rsh::Local => (Kind::FarEnd, "fastcp there may hang"),
     };
     let (name, seconds) = (printable(host.name.as_bytes()), limit.as_secs());
-    let message = format!("{name}: no answer within {seconds} s (--timeout); {hangs}");
+    let message = format!("{name}: no answer within {seconds} s (see --timeout); {hangs}");
     Error {
         errno: libc::ETIMEDOUT,
         ..Error::new(kind, Side::Here, message)

@@ -126,7 +126,7 @@ const TELL: &str = concat!(
     r#"h=; case $HOME in /*) h=$HOME/.cache/fastcp;; esac; "#,
     r#"[ "$h" ] && [ -r "$h/." ] && each 3<"$h/."; "#,
     r#"for f in /usr/lib/fastcp/*/fastcp; do tell "$f" "$f"; done; "#,
-    r#"[ -e /etc/fastcp/no-install ] && echo "$s /etc/fastcp/no-install: none may be installed"; "#,
+    r#"[ -e /etc/fastcp/no-install ] && echo "$s /etc/fastcp/no-install forbids installing fastcp"; "#,
     r#"echo "$s end""#,
 );
 

@@ -43,7 +43,7 @@ pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
     }
     parts.extend(is_verifying(snapshot).then(|| verifying(snapshot)));
     let copies = snapshot.copies;
-    parts.extend(copies.map(|copies| format!("these figures: the {}", several(copies))));
+    parts.extend(copies.map(|copies| format!("figures of the {}", several(copies))));
     format!("fastcp: {}", parts.join(", "))
 }
 
@@ -61,7 +61,7 @@ mod tests {
         snapshot.copies = Some((2, 5));
         assert_eq!(
             line(&snapshot, None),
-            "fastcp: connecting, these figures: the slowest destination; 2 of 5 destinations done"
+            "fastcp: connecting, figures of the slowest destination; 2 of 5 destinations done"
         );
     }
 

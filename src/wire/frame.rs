@@ -15,7 +15,8 @@
 //!
 //! [`FrameHeader::parse`] is the only way from a peer's bytes to a header. Its result is within
 //! [`FrameLimits`], so every length fits into a buffer of the pool. Other modules check the rest:
-//! `dest` that the entry exists and contains the range, `seal` that the peer sent the frame.
+//! `pipeline::receive` that the entry exists and contains the range, `seal` that the peer sent the
+//! frame.
 
 #[cfg(test)]
 mod tests;

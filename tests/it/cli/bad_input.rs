@@ -297,7 +297,7 @@ fn a_far_side_that_panics_is_not_logged_in_to_again(case: &Case) {
 fn a_far_side_that_says_nothing(case: &Case) {
     far_side_with(case, "cat > /dev/null", &["--timeout", "5s"])
         .exits(4)
-        .says("no answer within 5 s (--timeout)");
+        .says("no answer within 5 s (see --timeout)");
 }
 
 fn a_far_side_that_ends_at_once(case: &Case) {

@@ -278,7 +278,7 @@ fn existing_files_that_stay_are_not_listed(case: &Case) {
     // As for the exit code of --no-clobber, other content is refused, and not listed.
     let flags = ["-n", "-a", "--no-clobber"];
     let done = case.copy(&flags, "tree/other", "tree/other");
-    done.exits(11).says("exists with other content");
+    done.exits(11).says("exists, and --no-clobber keeps it");
     assert_eq!(done.stdout_text(), "");
     both(case, &["-a", "--exclude=*.o", "--update"], "tree/", "tree");
 }

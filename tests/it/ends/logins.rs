@@ -121,7 +121,7 @@ const LIMIT: [&str; 2] = ["--timeout", "5s"];
 fn gives_up(run: Running) {
     run.wait()
         .exits(3)
-        .says("127.0.0.1: no answer within 5 s (--timeout)")
+        .says("127.0.0.1: no answer within 5 s (see --timeout)")
         .never_says("panicked");
 }
 
@@ -146,7 +146,7 @@ fn a_host_that_accepts_and_is_silent_is_given_up(case: &Case) {
         ..Login::default()
     });
     let done = case.copy(&LIMIT, "a", "a");
-    done.exits(3).says("no answer within 5 s (--timeout)");
+    done.exits(3).says("no answer within 5 s (see --timeout)");
     // A host that prints a line first, and then hangs.
     case.host().set_login(&Login {
         before: "echo Welcome; cat > /dev/null; exit 1".into(),

@@ -266,7 +266,10 @@ fn operands_and_options_that_do_not_fit_are_refused(case: &Case) {
             &["-r", "--no-target-directory", &d, &e],
             "leave out --no-target-directory",
         ),
-        (&["-", &e], "a pipe or a command takes one source"),
+        (
+            &["-", &e],
+            "a copy from or to a pipe or a command has one source",
+        ),
     ] {
         let done = case.fastcp().args(words).arg(case.dst("")).run();
         done.exits(2).says(told);

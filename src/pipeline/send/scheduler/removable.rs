@@ -9,6 +9,7 @@ use std::ops::Range;
 use crate::error::{Error, Kind, Side};
 use crate::manifest::EntryId;
 use crate::source::CopiedFile;
+use crate::units::plural;
 
 /// Most files that wait, or that are to be removed. Beyond this the walk waits.
 const FILES_MAX: usize = 1 << 16;
@@ -149,14 +150,14 @@ impl RemovableFiles {
         if removals.are_last {
             let left = std::mem::take(&mut self.waiting).into_values();
             let left = left.filter(|it| it.is_durable && it.is_settled);
-            let why = "it was not sent as a whole in this run; compare the two with --check, then \
-                       remove it by hand";
+            let why = "it was not sent as a whole in this run; compare it and the copy with --check, \
+                       then remove it by hand";
             removals.staying.extend(left.map(|it| it.file.stays(why)));
             if self.left_out > 0 {
+                let files = plural(self.left_out, "more file", "more files");
                 let message = format!(
-                    "{} more files with several hard links are copied, but not removed: there are too \
-                     many to remember; copy again",
-                    self.left_out
+                    "not removed after the copy: {files} with several hard links, too many to \
+                     remember; copy again"
                 );
                 let error = Error::new(Kind::Entry, Side::Source, message);
                 removals.staying.push(error);
