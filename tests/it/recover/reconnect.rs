@@ -375,7 +375,8 @@ fn a_server_that_does_not_want_to_start_again_is_quoted(case: &Case) {
     case.dst.sweep();
 }
 
-/// A server waits only a short time for its task. `--nice` is a part of it that shows.
+/// A server waits only a short time for its task. The number of its threads is a part of it that
+/// shows.
 fn a_later_server_is_given_its_task_before_a_slow_source_is_looked_up(case: &Case) {
     if !inject::permitted() {
         return skip("seccomp user notification");
@@ -384,7 +385,7 @@ fn a_later_server_is_given_its_task_before_a_slow_source_is_looked_up(case: &Cas
     let armed = case.scratch.path("armed");
     let held = Inject::new().hold("stat").on("*/src/a").at_client();
     let held = held.armed_by(armed.clone());
-    let flags = [&SLOW[..], &["--nice", DIRECT]].concat();
+    let flags = [&SLOW[..], &["--threads=24", "--memory=256Mi", DIRECT]].concat();
     let run = case.copying(&flags, "a", "a").inject(&held).start();
     wait_for_content(case);
     std::fs::write(&armed, "").expect("arm it");
@@ -394,7 +395,7 @@ fn a_later_server_is_given_its_task_before_a_slow_source_is_looked_up(case: &Cas
     until("the next server has its task", || {
         let servers = case.servers().into_iter();
         let mut later = servers.filter(|server| server.pid != first.pid);
-        later.any(|server| server.is_idle()).then_some(())
+        later.any(|server| server.threads() >= 24).then_some(())
     });
     held.release();
     completes(case, &run.wait());

@@ -171,6 +171,10 @@ impl Process {
         words.split_whitespace().nth(38) == Some("5")
     }
 
+    pub(crate) fn threads(&self) -> usize {
+        fs::read_dir(self.dir.join("task")).map_or(0, Iterator::count)
+    }
+
     /// It is an ssh that logs in; others only read the configuration.
     pub(crate) fn is_ssh(&self) -> bool {
         self.line.starts_with("ssh ") && !self.line.starts_with("ssh -G")
