@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use rustix::process::{Pid, Signal};
 
-use crate::support::procs::{self, Socket, TcpState, until};
+use crate::support::procs::{self, Socket, TcpState, until, until_idle_enough};
 use crate::support::run::{Run, Running};
 use crate::support::slow::{held_back, let_go, wait_for_content};
 use crate::support::*;
@@ -331,7 +331,7 @@ fn a_nice_copy_is_idle_in_both_classes_and_in_all_threads(case: &Case) {
     case.src.file("a", noise(1, 24 * MIB));
     let run = case.copying(&["--nice", "-l", "64000"], "a", "a");
     let run = run.apart().start();
-    until("data flows", || {
+    until_idle_enough("data flows", || {
         (case.dst.partial_bytes() > 2 * MIB as u64).then_some(())
     });
     let servers = case.servers();

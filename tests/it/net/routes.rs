@@ -169,7 +169,7 @@ fn a_nice_copy_is_idle_and_leaves_caches_alone(case: &Case) {
     tree.file("small", "small");
     let flags = ["-r", "--nice", "--drop-cache", &held_back(case, "500K")];
     let run = case.copying(&flags, "tree/", "tree").apart().start();
-    procs::until("both ends give way", || {
+    procs::until_idle_enough("both ends give way", || {
         let mut all = case.servers();
         all.extend(
             procs::marked(case.mark())

@@ -399,8 +399,19 @@ const ASK_AGAIN_MAX: Duration = Duration::from_millis(50);
 
 /// Asks until there is an answer; panics with `what` when there is none within a minute.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+pub(crate) fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    until_within(Duration::from_secs(60), what, ask)
+}
+
+/// The same for what depends on `--nice`: a busy machine leaves it little of a processor.
+#[track_caller]
+pub(crate) fn until_idle_enough<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    until_within(Duration::from_secs(600), what, ask)
+}
+
+#[track_caller]
+fn until_within<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         let asked = Instant::now();
         if let Some(answer) = ask() {
