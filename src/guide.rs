@@ -33,6 +33,7 @@ pages! {
     resume = "resume",
     exit_codes = "exit-codes",
     install = "install",
+    config = "config",
     confined_keys = "confined-keys",
     security = "security",
     developing = "developing",

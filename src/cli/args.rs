@@ -35,7 +35,7 @@ it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 const AFTER: &str = "\
 Topics: scp rsync destination archive mirror dry-run check choosing pipes
 devices many-hosts backups snapshots database-moves routes tuning resume
-exit-codes install confined-keys security developing
+exit-codes install config confined-keys security developing
 
 Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
 
@@ -57,8 +57,8 @@ Examples:
 const COPYING: &str = "Copying";
 const STREAMS: &str = "Pipes and commands";
 const METADATA: &str = "Metadata and links";
-const SSH: &str = "ssh";
-const DATA: &str = "Data";
+pub(super) const SSH: &str = "ssh";
+pub(super) const DATA: &str = "Data";
 const OUTPUT: &str = "Output";
 
 #[derive(Debug, Parser)]
@@ -331,6 +331,12 @@ pub(super) struct Args {
     /// File that the probe reads and compresses
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
+    /// Print options from configuration, also for HOST:
+    #[arg(long, help_heading = OUTPUT)]
+    pub show_config: bool,
+    /// Ignore configuration files and FASTCP_FLAGS
+    #[arg(long, help_heading = OUTPUT)]
+    pub no_config: bool,
     /// Print the version; with HOST: also HOST's
     #[arg(long, help_heading = OUTPUT)]
     pub version: bool,

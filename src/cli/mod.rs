@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod choice;
+mod config;
 mod earlier_args;
 mod ends;
 mod exit;
@@ -54,7 +55,7 @@ pub fn main() -> i32 {
     if let Some(topic) = help_topic(std::env::args_os().skip(1)) {
         return help(&topic).unwrap_or_else(|error| refuse(&error));
     }
-    let mut args = match Args::try_parse() {
+    let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
             // --help goes to stdout with code 0, an error to stderr with code 2.
@@ -83,19 +84,31 @@ pub fn main() -> i32 {
             Err(NotServed::Told(kind)) => kind.exit_code(),
         };
     }
+    let typed: Vec<_> = std::env::args_os().skip(1).collect();
+    let (mut args, config) = match config::with_config(args, &typed) {
+        Ok(configured) => configured,
+        Err(error) => return refuse(&error),
+    };
+    if args.show_config {
+        return code_of(0, stdout::show(&config.text()));
+    }
     if args.version || args.remove {
         return remote_admin::run(args).unwrap_or_else(|error| refuse(&error));
     }
     if args.probe {
         return probe::run(args).unwrap_or_else(|error| refuse(&error));
     }
+    config.warn(args.quiet);
     let list = args.check.take_if(|list| list.is_some()).flatten();
     let order = match list {
         Some(list) => list_check::order(args, &list),
         None => check::order(args),
     };
-    match order {
-        Ok(order) => copy(order),
+    match order.map_err(|error| config.explain(error)) {
+        Ok(mut order) => {
+            order.ignored.extend(config.detail());
+            copy(order)
+        }
         Err(error) => refuse(&error),
     }
 }

@@ -1,0 +1,838 @@
+//! Options that hold without being typed: those of `/etc/fastcp/config`, of the user's
+//! `~/.config/fastcp/config` and of `FASTCP_FLAGS`. They stand before the words of the command
+//! line, so the later word wins as it does among typed words.
+//!
+//! The files are TOML. `[default]` holds for each copy, `[host."db*"]` for a copy from or to such a
+//! host. A key is the long name of an option, so that there is one definition of the options.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind as Fault;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
+use globset::Glob;
+use toml::{Table, Value};
+
+use crate::error::{Error, Result, reason_of};
+use crate::units::printable;
+
+use super::args::{Args, DATA, SSH};
+use super::{exit, operand};
+
+const SYSTEM: &str = "/etc/fastcp/config";
+
+/// Below `$XDG_CONFIG_HOME` or `~/.config`.
+const OF_USER: &str = "fastcp/config";
+
+const VARIABLE: &str = "FASTCP_FLAGS";
+
+/// A longer file is not written by hand.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Most options that files and `FASTCP_FLAGS` may give together: each of them is parsed alone.
+const SETTINGS_MAX: usize = 1000;
+
+/// Options that say what is copied and where to, or that copy nothing. Whoever types a command must
+/// see these.
+const TYPED_ONLY: &[&str] = &[
+    "also",
+    "also-from",
+    "check",
+    "dry-run",
+    "files-from",
+    "from-command",
+    "help",
+    "map",
+    "no-config",
+    "probe",
+    "remove",
+    "sample",
+    "show-config",
+    "size",
+    "to-command",
+    "version",
+];
+
+/// Options with `no-` and the like that `--help` does not list, but that may be typed.
+const HIDDEN_BUT_ALLOWED: &[&str] = &["hard-links", "retries"];
+
+/// Options that weaken a copy, delete something or choose the program that runs at the other end.
+/// Each run says that they apply.
+const TOLD: &[&str] = &[
+    "--delete",
+    "--delete-excluded",
+    "--force",
+    NO_ENCRYPT,
+    "--remote-path",
+    "--remove-source-files",
+    "--rsh",
+    "--sudo",
+    "--trust-partial",
+];
+
+const NO_ENCRYPT: &str = "--no-encrypt";
+
+/// One option as it would be typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Setting {
+    /// clap's name of the option.
+    id: String,
+    word: OsString,
+    /// The file with the section, or the variable.
+    origin: String,
+}
+
+/// What was looked for, and what became of it.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    name: String,
+    is_there: bool,
+}
+
+/// The options of all files and of the variable, in the order in which they apply.
+#[derive(Debug, Default)]
+pub(super) struct Config {
+    places: Vec<Place>,
+    settings: Vec<Setting>,
+}
+
+/// `args`, which were parsed from the words `typed`, with the options of the configuration.
+///
+/// # Errors
+/// Usage, as of [`Config::read`].
+pub(super) fn with_config(args: Args, typed: &[OsString]) -> Result<(Args, Config)> {
+    if args.no_config && !args.show_config {
+        return Ok((args, Config::default()));
+    }
+    let command = Args::command();
+    let mut config = Config::read(&hosts(&args), &command)?;
+    // These copy nothing.
+    if args.version || args.remove {
+        config.limit_to(&[SSH], &command);
+    } else if args.probe {
+        config.limit_to(&[SSH, DATA], &command);
+    }
+    config.settle(typed, &command);
+    if config.settings.is_empty() {
+        return Ok((args, config));
+    }
+    let name = OsString::from("fastcp");
+    let words = std::iter::once(&name).chain(config.words()).chain(typed);
+    match Args::try_parse_from(words) {
+        Ok(args) => Ok((args, config)),
+        Err(fault) => Err(config.explain(Error::usage(reason(&fault)))),
+    }
+}
+
+/// The hosts that the command names.
+fn hosts(args: &Args) -> Vec<String> {
+    // What is no operand is refused later.
+    let operands = args.operands.iter().chain(&args.also).cloned();
+    let operands = operands.filter_map(|word| operand::parse(word).ok());
+    operands
+        .filter_map(|operand| operand.host)
+        .map(|host| host.name)
+        .collect()
+}
+
+impl Config {
+    /// Reads the files and the variable for a command that names `hosts`.
+    ///
+    /// # Errors
+    /// Usage, if a file cannot be read, may have been written by another user, or gives an option
+    /// that does not exist, that has to be typed or whose value is malformed.
+    fn read(hosts: &[String], command: &Command) -> Result<Config> {
+        let mut config = Config::default();
+        for path in [Some(PathBuf::from(SYSTEM)), of_user()]
+            .into_iter()
+            .flatten()
+        {
+            config.add_file(&path, hosts, command)?;
+        }
+        config.add_variable(std::env::var_os(VARIABLE), command)?;
+        if config.settings.len() > SETTINGS_MAX {
+            return Err(Error::usage(format!(
+                "{SYSTEM}, {OF_USER} and {VARIABLE} give more than {SETTINGS_MAX} options together"
+            )));
+        }
+        Ok(config)
+    }
+
+    fn add_file(&mut self, path: &Path, hosts: &[String], command: &Command) -> Result<()> {
+        let name = printable(path.as_os_str().as_bytes());
+        let text = text_of(path, &name)?;
+        self.places.push(Place {
+            name: name.clone(),
+            is_there: text.is_some(),
+        });
+        let Some(text) = text else { return Ok(()) };
+        let table: Table = text.parse().map_err(|fault: toml::de::Error| {
+            let line = fault
+                .span()
+                .map_or(1, |span| 1 + newlines(&text[..span.start]));
+            Error::usage(format!(
+                "{name}: line {line}: {}",
+                fault.message().trim_end()
+            ))
+        })?;
+        let sections = sections(table, hosts);
+        for section in sections.map_err(|why| Error::usage(format!("{name}: {why}")))? {
+            let origin = format!("{name} [{}]", section.name);
+            // A mistake in the section of another host should not wait for that host.
+            let mut checked = Config::default();
+            let config = if section.holds {
+                &mut *self
+            } else {
+                &mut checked
+            };
+            for (key, value) in section.keys {
+                config.add_key(&key, &value, &origin, command)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_key(&mut self, key: &str, value: &Value, origin: &str, command: &Command) -> Result<()> {
+        let refused =
+            |why: String| Error::usage(format!("{origin}: {}: {why}", printable(key.as_bytes())));
+        let find = |long: &str| {
+            command
+                .get_arguments()
+                .find(|arg| arg.get_long() == Some(long))
+        };
+        let Some(arg) = find(key) else {
+            return Err(refused("there is no such option".to_owned()));
+        };
+        check_allowed(arg).map_err(|why| refused(why.to_owned()))?;
+        let words = match value {
+            Value::Boolean(true) => vec![format!("--{key}")],
+            Value::Boolean(false) => {
+                let opposite = match key.strip_prefix("no-") {
+                    Some(rest) => rest.to_owned(),
+                    None => format!("no-{key}"),
+                };
+                if find(&opposite).is_none() {
+                    // An earlier section may have given it.
+                    let id = arg.get_id().as_str();
+                    self.settings.retain(|setting| setting.id != id);
+                    return Ok(());
+                }
+                vec![format!("--{opposite}")]
+            }
+            Value::Array(values) => values
+                .iter()
+                .map(|value| scalar(value).map(|value| format!("--{key}={value}")))
+                .collect::<Option<Vec<_>>>()
+                .ok_or_else(|| refused("expected strings or numbers in [ ]".to_owned()))?,
+            value => {
+                let value = scalar(value).ok_or_else(|| {
+                    refused("expected true, false, a string or a number".to_owned())
+                })?;
+                vec![format!("--{key}={value}")]
+            }
+        };
+        for word in words {
+            let words = vec![OsString::from(word)];
+            self.add_words(&words, origin, command).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn add_variable(&mut self, value: Option<OsString>, command: &Command) -> Result<()> {
+        let value = value.filter(|value| !value.is_empty());
+        self.places.push(Place {
+            name: VARIABLE.to_owned(),
+            is_there: value.is_some(),
+        });
+        let Some(value) = value else { return Ok(()) };
+        let refused = |why: String| Error::usage(format!("{VARIABLE}: {why}"));
+        let words = shlex::bytes::split(value.as_bytes())
+            .ok_or_else(|| refused("a quotation mark is missing".to_owned()))?;
+        let words: Vec<_> = words
+            .iter()
+            .map(|word| OsStr::from_bytes(word).to_owned())
+            .collect();
+        self.add_words(&words, VARIABLE, command).map_err(refused)
+    }
+
+    /// Adds the options in `words`, each as one setting.
+    ///
+    /// # Errors
+    /// A sentence, if they are no options that may be given here.
+    fn add_words(
+        &mut self,
+        words: &[OsString],
+        origin: &str,
+        command: &Command,
+    ) -> std::result::Result<(), String> {
+        let matches = parse(words, command).map_err(|fault| reason(&fault))?;
+        let mut found = Vec::new();
+        for arg in command.get_arguments() {
+            let id = arg.get_id().as_str();
+            if !is_typed(&matches, id) {
+                continue;
+            }
+            check_allowed(arg).map_err(|why| match arg.is_positional() {
+                true => "only options may stand here, no SOURCE and no DEST".to_owned(),
+                false => format!("{}: {why}", name_of(arg)),
+            })?;
+            for (at, word) in typed_words(arg, &matches) {
+                let setting = Setting {
+                    id: id.to_owned(),
+                    word,
+                    origin: origin.to_owned(),
+                };
+                found.push((at, setting));
+            }
+        }
+        // The order of rules matters.
+        found.sort_by_key(|(at, _)| *at);
+        self.settings
+            .extend(found.into_iter().map(|(_, setting)| setting));
+        Ok(())
+    }
+
+    /// Leaves out what `typed`, the words of the command line, or a later setting replaces or
+    /// contradicts.
+    fn settle(&mut self, typed: &[OsString], command: &Command) {
+        let later = |matches: &ArgMatches| -> HashSet<String> {
+            let ids = command.get_arguments().map(|arg| arg.get_id().as_str());
+            let ids = ids.filter(|id| is_typed(matches, id));
+            ids.map(str::to_owned).collect()
+        };
+        let typed_ids = parse(typed, command).map(|matches| later(&matches));
+        let typed_ids = typed_ids.unwrap_or_default();
+        let mut kept: Vec<Setting> = Vec::new();
+        for setting in std::mem::take(&mut self.settings).into_iter().rev() {
+            let arg = command
+                .get_arguments()
+                .find(|arg| arg.get_id() == &*setting.id);
+            let adds = arg.is_some_and(|arg| {
+                matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
+            });
+            let same = |id: &str| id == setting.id;
+            let is_repeated =
+                typed_ids.iter().any(|id| same(id)) || kept.iter().any(|it| same(&it.id));
+            let is_replaced = is_repeated && !adds
+                || kept.iter().any(|it| {
+                    gives_way(
+                        &setting.word,
+                        std::slice::from_ref(&it.word),
+                        &setting.id,
+                        command,
+                    )
+                })
+                || gives_way(&setting.word, typed, &setting.id, command);
+            if !is_replaced {
+                kept.push(setting);
+            }
+        }
+        kept.reverse();
+        self.settings = kept;
+    }
+
+    /// Leaves out the options that have none of these headings of `--help`.
+    fn limit_to(&mut self, headings: &[&str], command: &Command) {
+        let has = |setting: &Setting| {
+            let arg = command
+                .get_arguments()
+                .find(|arg| arg.get_id() == &*setting.id);
+            let heading = arg.and_then(Arg::get_help_heading);
+            heading.is_some_and(|heading| headings.contains(&heading))
+        };
+        self.settings.retain(has);
+    }
+
+    /// The words to stand before those of the command line.
+    fn words(&self) -> impl Iterator<Item = &OsString> {
+        self.settings.iter().map(|setting| &setting.word)
+    }
+
+    /// Says which options apply that whoever typed the command must know of. Data that others can
+    /// read is worth a line in any case.
+    pub(super) fn warn(&self, is_quiet: bool) {
+        for Setting { word, origin, .. } in &self.settings {
+            let typed = word.to_string_lossy();
+            let name = typed.split('=').next().unwrap_or_default();
+            let is_told = match is_quiet {
+                true => name == NO_ENCRYPT,
+                false => TOLD.contains(&name),
+            };
+            if is_told {
+                exit::say(&format!("fastcp: {} applies: {origin}\n", shown(word)));
+            }
+        }
+    }
+
+    /// The line of `-v`.
+    pub(super) fn detail(&self) -> Option<String> {
+        let words: Vec<_> = self.words().map(shown).collect();
+        let is_some = !words.is_empty();
+        is_some.then(|| format!("options from the configuration: {}", words.join(" ")))
+    }
+
+    /// The error of a combination, with the options that nobody has typed.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        let Some(detail) = self.detail() else {
+            return error;
+        };
+        Error::usage(format!(
+            "{} ({detail}; --no-config leaves them out)",
+            error.message
+        ))
+    }
+
+    /// The text of `--show-config`.
+    pub(super) fn text(&self) -> String {
+        let widest = |names: &mut dyn Iterator<Item = usize>| names.max().unwrap_or(0).min(40);
+        let mut text = String::new();
+        let width = widest(&mut self.places.iter().map(|place| place.name.len()));
+        for Place { name, is_there } in &self.places {
+            let state = match (is_there, name == VARIABLE) {
+                (true, false) => "read",
+                (false, false) => "not there",
+                (true, true) => "set",
+                (false, true) => "not set",
+            };
+            text += &format!("{name:width$}  {state}\n");
+        }
+        let words: Vec<_> = self.words().map(shown).collect();
+        let width = widest(&mut words.iter().map(String::len));
+        text += match words.is_empty() {
+            true => "\nno option applies\n",
+            false => "\n",
+        };
+        for (word, setting) in words.iter().zip(&self.settings) {
+            text += &format!("{word:width$}  {}\n", setting.origin);
+        }
+        text
+    }
+}
+
+/// The user's file. As the XDG specification demands, a relative directory is ignored.
+fn of_user() -> Option<PathBuf> {
+    let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let named = named.filter(|dir| dir.is_absolute());
+    let dir = named.or_else(|| std::env::home_dir().map(|home| home.join(".config")))?;
+    Some(dir.join(OF_USER))
+}
+
+/// The file's text; none if there is no file.
+fn text_of(path: &Path, name: &str) -> Result<Option<String>> {
+    let failed = |cause: std::io::Error| {
+        Error::usage(format!(
+            "{name}: cannot read the configuration: {}",
+            reason_of(&cause)
+        ))
+    };
+    // Reading a FIFO or a device could block.
+    let at = match std::fs::metadata(path) {
+        Ok(at) => at,
+        Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(cause) => return Err(failed(cause)),
+    };
+    if !at.is_file() {
+        return Err(Error::usage(format!(
+            "{name}: the configuration must be a file"
+        )));
+    }
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    check_owner(&file.metadata().map_err(failed)?, name)?;
+    file.take(FILE_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(failed)?;
+    match text.len() as u64 > FILE_MAX {
+        true => Err(Error::usage(format!(
+            "{name}: the configuration is longer than 1 MiB"
+        ))),
+        false => Ok(Some(text)),
+    }
+}
+
+/// Whoever may write the file could make the user copy without encryption, or delete.
+fn check_owner(at: &Metadata, name: &str) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if at.uid() != 0 && at.uid() != own {
+        return Err(Error::usage(format!(
+            "{name}: the configuration belongs to another user, so it is not read: change its owner, \
+             or write --no-config"
+        )));
+    }
+    match at.mode() & 0o022 {
+        0 => Ok(()),
+        _ => Err(Error::usage(format!(
+            "{name}: others may write the configuration, so it is not read: chmod go-w {name}"
+        ))),
+    }
+}
+
+fn newlines(text: &str) -> usize {
+    text.bytes().filter(|byte| *byte == b'\n').count()
+}
+
+struct Section {
+    /// Without its brackets.
+    name: String,
+    keys: Table,
+    /// It is for one of the hosts, or for all.
+    holds: bool,
+}
+
+/// The sections of a file in their order, but `default` first.
+fn sections(mut table: Table, hosts: &[String]) -> std::result::Result<Vec<Section>, String> {
+    let mut found = Vec::new();
+    match table.remove("default") {
+        None => {}
+        Some(Value::Table(keys)) => found.push(Section {
+            name: "default".to_owned(),
+            keys,
+            holds: true,
+        }),
+        Some(_) => return Err("default must be a section: [default]".to_owned()),
+    }
+    let of_hosts = match table.remove("host") {
+        None => Table::new(),
+        Some(Value::Table(of_hosts)) => of_hosts,
+        Some(_) => return Err(HOST_SECTION.to_owned()),
+    };
+    if let Some((key, _)) = table.iter().next() {
+        let key = printable(key.as_bytes());
+        return Err(format!(
+            "{key} is in no section: write [default] above it, or {HOST_SECTION}"
+        ));
+    }
+    for (patterns, keys) in of_hosts {
+        let Value::Table(keys) = keys else {
+            return Err(HOST_SECTION.to_owned());
+        };
+        found.push(Section {
+            name: format!("host.\"{}\"", printable(patterns.as_bytes())),
+            keys,
+            holds: matches(&patterns, hosts)?,
+        });
+    }
+    Ok(found)
+}
+
+const HOST_SECTION: &str = "[host.\"PATTERN\"] for the options of a host";
+
+/// True if one of the hosts matches a pattern, and no pattern with `!`, as in ssh_config(5).
+fn matches(patterns: &str, hosts: &[String]) -> std::result::Result<bool, String> {
+    let mut kinds = Vec::new();
+    for pattern in patterns.split_whitespace() {
+        let (is_excluded, pattern) = match pattern.strip_prefix('!') {
+            Some(rest) => (true, rest),
+            None => (false, pattern),
+        };
+        let glob = Glob::new(pattern).map_err(|_| {
+            format!(
+                "[host.\"{}\"] is no pattern",
+                printable(patterns.as_bytes())
+            )
+        })?;
+        kinds.push((is_excluded, glob.compile_matcher()));
+    }
+    Ok(hosts.iter().any(|host| {
+        let is = |excluded: bool| {
+            kinds
+                .iter()
+                .any(|(kind, glob)| *kind == excluded && glob.is_match(host))
+        };
+        is(false) && !is(true)
+    }))
+}
+
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// # Errors
+/// Why the option may not be given in a file or in the variable.
+fn check_allowed(arg: &Arg) -> std::result::Result<(), &'static str> {
+    let long = arg.get_long().unwrap_or_default();
+    let is_internal = arg.is_hide_set()
+        && !long.is_empty()
+        && !long.starts_with("no-")
+        && !HIDDEN_BUT_ALLOWED.contains(&long);
+    if arg.is_positional() || is_internal {
+        return Err("there is no such option");
+    }
+    match TYPED_ONLY.contains(&long) || long == "no-overwrite" {
+        true => Err("it has to be typed"),
+        false => Ok(()),
+    }
+}
+
+fn parse(words: &[OsString], command: &Command) -> std::result::Result<ArgMatches, clap::Error> {
+    let name = OsString::from("fastcp");
+    let words = std::iter::once(&name).chain(words);
+    command.clone().try_get_matches_from(words)
+}
+
+fn is_typed(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::CommandLine)
+}
+
+/// True if `earlier` has no effect before `later`: it is replaced, or both cannot be combined.
+fn gives_way(earlier: &OsString, later: &[OsString], id: &str, command: &Command) -> bool {
+    if parse(later, command).is_err() {
+        return false;
+    }
+    let words: Vec<_> = std::iter::once(earlier).chain(later).cloned().collect();
+    match parse(&words, command) {
+        Ok(matches) => !is_typed(&matches, id),
+        Err(fault) => fault.kind() == Fault::ArgumentConflict,
+    }
+}
+
+/// The words that give `arg` in `matches`, with their positions.
+fn typed_words(arg: &Arg, matches: &ArgMatches) -> Vec<(usize, OsString)> {
+    let id = arg.get_id().as_str();
+    let name = name_of(arg);
+    let mut at = matches.indices_of(id).into_iter().flatten();
+    let mut next = || at.next().unwrap_or(usize::MAX);
+    match arg.get_action() {
+        ArgAction::SetTrue => vec![(next(), name.into())],
+        ArgAction::Count => {
+            let at = next();
+            (0..matches.get_count(id))
+                .map(|_| (at, name.clone().into()))
+                .collect()
+        }
+        _ => {
+            let values = matches.get_raw(id).into_iter().flatten();
+            let join = if arg.get_long().is_some() { "=" } else { "" };
+            values
+                .map(|value| {
+                    let mut word = OsString::from(format!("{name}{join}"));
+                    word.push(value);
+                    (next(), word)
+                })
+                .collect()
+        }
+    }
+}
+
+/// As it is typed: the long name if it has one.
+fn name_of(arg: &Arg) -> String {
+    match (arg.get_long(), arg.get_short()) {
+        (Some(long), _) => format!("--{long}"),
+        (None, Some(short)) => format!("-{short}"),
+        (None, None) => arg.get_id().to_string(),
+    }
+}
+
+/// For messages, quoted as for a shell.
+fn shown(word: &OsString) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_=+:,./@%".contains(byte);
+    let word = word.as_bytes();
+    if word.iter().all(is_plain) {
+        return printable(word);
+    }
+    let quoted = shlex::bytes::try_quote(word);
+    printable(&quoted.unwrap_or(word.into()))
+}
+
+/// The first line of clap's message.
+fn reason(fault: &clap::Error) -> String {
+    let text = fault.render().to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words that apply with `file` as the user's file and `variable`, before `typed`.
+    fn applied(file: &str, variable: &str, hosts: &[&str], typed: &str) -> Result<String> {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("config");
+        std::fs::write(&path, file).unwrap();
+        let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let command = Args::command();
+        let mut config = Config::default();
+        config.add_file(&path, &hosts, &command).map_err(|error| {
+            let place = printable(path.as_os_str().as_bytes());
+            Error::usage(error.message.replace(&place, "FILE"))
+        })?;
+        config.add_variable(Some(variable.into()), &command)?;
+        let typed: Vec<_> = typed.split_whitespace().map(OsString::from).collect();
+        config.settle(&typed, &command);
+        let words: Vec<_> = config.words().map(shown).collect();
+        Ok(words.join(" "))
+    }
+
+    #[test]
+    fn sections_apply_in_their_order_to_the_hosts_that_they_name() {
+        let file = "\
+            [host.\"db* !dbtest\"]\nstreams = 8\nfsync = true\n\
+            [default]\nstreams = 2\nexclude = [\"*.o\", \"a b\"]\ntimeout = \"10s\"\n\
+            [host.web]\nfsync = false\n";
+        for (hosts, words) in [
+            (
+                &[][..],
+                "--streams=2 '--exclude=*.o' '--exclude=a b' --timeout=10s",
+            ),
+            (
+                &["dbtest"],
+                "--streams=2 '--exclude=*.o' '--exclude=a b' --timeout=10s",
+            ),
+            (
+                &["db1"],
+                "'--exclude=*.o' '--exclude=a b' --timeout=10s --streams=8 --fsync",
+            ),
+            (
+                &["db1", "web"],
+                "'--exclude=*.o' '--exclude=a b' --timeout=10s --streams=8",
+            ),
+        ] {
+            assert_eq!(applied(file, "", hosts, "").unwrap(), words, "{hosts:?}");
+        }
+    }
+
+    #[test]
+    fn the_later_word_wins_and_the_typed_one_last() {
+        let file = "[default]\nbwlimit = \"1M\"\nwhole-file = true\nno-times = true\nlive = true\n";
+        for (variable, typed, words) in [
+            ("", "", "--bwlimit=1M --whole-file --no-times --live"),
+            (
+                "--bwlimit 2M -q",
+                "",
+                "--whole-file --no-times --live --bwlimit=2M -q",
+            ),
+            ("", "--bwlimit 3M a h:", "--whole-file --no-times --live"),
+            // These cannot be combined.
+            ("", "-l 100 a h:", "--whole-file --no-times --live"),
+            ("-l 100", "", "--whole-file --no-times --live -l100"),
+            // These replace each other.
+            (
+                "--no-whole-file -t",
+                "",
+                "--bwlimit=1M --live --no-whole-file --times",
+            ),
+            ("", "--no-whole-file -t a h:", "--bwlimit=1M --live"),
+            // The order of rules counts.
+            (
+                "--include b --exclude '*' --include c",
+                "",
+                "--bwlimit=1M --whole-file --no-times --live --include=b '--exclude=*' --include=c",
+            ),
+            // A typed line that is wrong is refused later, for what is wrong with it.
+            ("", "--nope", "--bwlimit=1M --whole-file --no-times --live"),
+        ] {
+            let applied = applied(file, variable, &[], typed).unwrap();
+            assert_eq!(
+                applied.replace("-q", "--quiet"),
+                words.replace("-q", "--quiet")
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_hold_names_its_place_and_its_reason() {
+        for (file, variable, told) in [
+            ("streams = 2", "", "FILE: streams is in no section"),
+            (
+                "[default]\nstreams = 2\n[hosts.x]\n",
+                "",
+                "FILE: hosts is in no section",
+            ),
+            ("[host]\nstreams = 2\n", "", "[host.\"PATTERN\"]"),
+            ("[host.\"a[\"]\nstreams = 2\n", "", "is no pattern"),
+            ("[default]\nstreams = \n", "", "FILE: line 2: "),
+            (
+                "[default]\nstreems = 2\n",
+                "",
+                "FILE [default]: streems: there is no such option",
+            ),
+            (
+                "[host.other]\nstreams = 0\n",
+                "",
+                "FILE [host.\"other\"]: streams: invalid value '0'",
+            ),
+            (
+                "[default]\nstreams = 0\n",
+                "",
+                "FILE [default]: streams: invalid value '0'",
+            ),
+            (
+                "[default]\nstreams = true\n",
+                "",
+                "FILE [default]: streams: ",
+            ),
+            (
+                "[default]\nfsync = \"yes\"\n",
+                "",
+                "FILE [default]: fsync: ",
+            ),
+            (
+                "[default]\nfsync = {a=1}\n",
+                "",
+                "FILE [default]: fsync: expected true, false",
+            ),
+            (
+                "[default]\nalso = \"h:\"\n",
+                "",
+                "FILE [default]: also: it has to be typed",
+            ),
+            ("[default]\nserver = true\n", "", "there is no such option"),
+            (
+                "[default]\nno-overwrite = true\n",
+                "",
+                "FILE [default]: no-overwrite: ",
+            ),
+            (
+                "",
+                "--delete a",
+                "FASTCP_FLAGS: only options may stand here",
+            ),
+            ("", "-n", "FASTCP_FLAGS: --dry-run: it has to be typed"),
+            (
+                "",
+                "--exclude 'a",
+                "FASTCP_FLAGS: a quotation mark is missing",
+            ),
+            ("", "--nope", "FASTCP_FLAGS: "),
+            (
+                "",
+                "--server",
+                "FASTCP_FLAGS: --server: there is no such option",
+            ),
+        ] {
+            let error = applied(file, variable, &["h"], "").expect_err(told);
+            assert!(error.message.contains(told), "{told}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn each_option_that_is_told_or_has_to_be_typed_exists() {
+        let command = Args::command();
+        let has = |name: &str| {
+            command
+                .get_arguments()
+                .any(|arg| arg.get_long() == Some(name))
+        };
+        let told = TOLD.iter().map(|name| &name[2..]);
+        for name in told
+            .chain(TYPED_ONLY.iter().copied())
+            .chain(HIDDEN_BUT_ALLOWED.iter().copied())
+        {
+            assert!(has(name), "{name}");
+        }
+    }
+}
