@@ -165,7 +165,7 @@
 //! guide .......... the pages of --help TOPIC
 //! disk_table ..... a table in a file, for more than memory should hold
 //! error
-//! units digest byte_strings limited_list locks
+//! units calendar digest byte_strings limited_list locks
 //! ```
 //!
 //! # The control dialogue of a push
@@ -288,6 +288,7 @@ pub mod app;
 pub mod backup;
 pub mod byte_strings;
 pub mod cache;
+pub mod calendar;
 pub mod chunk;
 pub mod cli;
 pub mod codec;
