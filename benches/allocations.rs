@@ -74,6 +74,7 @@ impl Reporter for Silent {
     fn notice(&self, line: &str) {
         eprintln!("{line}");
     }
+    fn waiting(&self, _: &Error) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}

@@ -13,6 +13,9 @@ use crate::units::printable;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What to do about another fastcp at the same place.
+pub const BUSY_ADVICE: &str = "; wait for it to end (--wait), or stop it";
+
 /// The kind decides the exit code and whether a retry is worthwhile. On the wire it is the
 /// variant's index, so the order must not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,6 +50,9 @@ pub enum Kind {
     /// A bug: a panic at either end, or a peer that broke the protocol. Never retried, since it
     /// would happen again.
     Breach,
+    /// Ended at the time that the user has set. Never on the wire, since older peers do not know
+    /// it: the other end gets a signal.
+    Stopped,
 }
 
 impl Kind {
@@ -65,8 +71,14 @@ impl Kind {
             Kind::Refused => 11,
             Kind::Busy => 12,
             Kind::Breach => 13,
+            Kind::Stopped => 15,
             Kind::Signal(number) => 128 + number,
         }
+    }
+
+    /// True if the user wanted the copy to end: by a signal, or at a set time.
+    pub fn is_wanted(self) -> bool {
+        matches!(self, Kind::Signal(_) | Kind::Stopped)
     }
 
     /// True for errors that another login may resolve.
@@ -162,7 +174,7 @@ impl Error {
 
     /// Another process writes the file at `path`, or copies to that place.
     pub fn busy(path: impl AsRef<Path>) -> Self {
-        let message = "another fastcp is writing there; wait for it to end, or stop it";
+        let message = format!("another fastcp is writing there{BUSY_ADVICE}");
         Error::new(Kind::Busy, Side::Dest, message).at(path)
     }
 

@@ -35,6 +35,7 @@ pub mod place {
     pub const FORMER_PROGRESS: u8 = 100;
     pub const TOTALS: u8 = 101;
     pub const NAMES: u8 = 102;
+    pub const WAITING: u8 = 103;
 }
 
 /// A mutex at `PLACE` in the order of locks.

@@ -12,7 +12,7 @@ pub mod together;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
@@ -30,6 +30,8 @@ pub enum Phase {
     /// The sender has sent everything; the receiver writes, syncs and renames.
     Flushing,
     Done,
+    /// For the time of the start, or for another copy to end.
+    Waiting,
 }
 
 /// Most names that are shown at the same time.
@@ -45,11 +47,22 @@ pub struct Progress {
     streams: AtomicU32,
     logins: AtomicU32,
     names: OrderedMutex<Vec<(u64, String)>, { place::NAMES }>,
+    waiting: OrderedMutex<Option<Waiting>, { place::WAITING }>,
+    waited_ms: AtomicU64,
     former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
     /// When a far end first said hello.
     logged_in: OnceLock<Instant>,
     /// When the first data moved, or was found to need no sending.
     began: OnceLock<Instant>,
+}
+
+/// What a copy waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// `waiting until 2026-11-28 22:00 (--start-at)`
+    pub what: String,
+    /// The end of the wait, if it is known.
+    pub until: Option<SystemTime>,
 }
 
 /// The counters that start again with each session.
@@ -168,6 +181,10 @@ pub struct Snapshot {
     pub codec_chunks: [u64; 8],
     /// Printable names of files that are being copied, oldest first.
     pub names: Vec<String>,
+    /// In the phase of waiting.
+    pub waiting: Option<Waiting>,
+    /// Time spent in that phase until now, but for the current wait.
+    pub waited: Duration,
     /// With several destinations: the number of finished copies and of all copies.
     pub copies: Option<(usize, usize)>,
     /// When a far end first sent its hello.
@@ -216,6 +233,22 @@ impl SessionCounters {
 impl Progress {
     pub fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Relaxed);
+    }
+
+    /// The copy waits for what this line says, until then if that is known.
+    pub fn set_waiting(&self, what: String, until: Option<SystemTime>) {
+        *self.waiting.lock() = Some(Waiting { what, until });
+        self.set_phase(Phase::Waiting);
+    }
+
+    pub fn add_waited(&self, time: Duration) {
+        self.waited_ms.fetch_add(time.as_millis() as u64, Relaxed);
+    }
+
+    /// The wait before the start is over.
+    pub fn end_waiting(&self, time: Duration) {
+        self.add_waited(time);
+        self.set_phase(Phase::Connecting);
     }
 
     pub fn set_totals(&self, mut totals: Totals) {
@@ -474,20 +507,25 @@ impl Progress {
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        const PHASES: [Phase; 6] = [
+        const PHASES: [Phase; 7] = [
             Phase::Connecting,
             Phase::Reconnecting,
             Phase::Scanning,
             Phase::Copying,
             Phase::Flushing,
             Phase::Done,
+            Phase::Waiting,
         ];
         // Held, so that all counters are read in the same session.
         let former = self.former.lock();
         let together = self.together(&former);
         let (session, frames) = (&self.session, &self.frames);
+        let phase = PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)];
+        let waiting = self.waiting.lock().clone();
         Snapshot {
-            phase: PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)],
+            phase,
+            waiting: waiting.filter(|_| phase == Phase::Waiting),
+            waited: Duration::from_millis(self.waited_ms.load(Relaxed)),
             totals: *self.totals.lock(),
             scanned_files: session.scanned_files.load(Relaxed),
             scanned_bytes: session.scanned_bytes.load(Relaxed),

@@ -16,6 +16,8 @@ pub trait Reporter: Send + Sync {
     fn left_out(&self, error: &Error);
     /// A line shown once, unchanged ("ssh: ..." from ssh's stderr).
     fn notice(&self, line: &str);
+    /// The copy waits for `cause` to pass: a notice that names its host and path.
+    fn waiting(&self, cause: &Error);
     /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
     /// An entry changes at the destination: shown on a separate line.
@@ -45,6 +47,7 @@ impl Reporter for SilentReporter {
     fn failure(&self, _: &Error) {}
     fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
+    fn waiting(&self, _: &Error) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::app::retries::NOT_AGAIN;
 use crate::app::{list_check, local, retries};
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::NotKept;
@@ -26,9 +27,9 @@ const LIST_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Carries out a copy. Returns when both ends are done or have ended. Blocks.
 pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> Outcome {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let mut client = ClientContext::new(progress, reporter);
-    let copied = copy(&request, &mut client);
+    let copied = copy(&request, &mut client, &mut started);
     over(&request, &client, copied, started)
 }
 
@@ -40,11 +41,8 @@ pub fn over(
     started: Instant,
 ) -> Outcome {
     client.progress.set_phase(Phase::Done);
-    let there = client.progress.snapshot().placed_bytes();
-    let options = &request.options;
-    let resumes = !options.dry_run && !options.no_resume && !client.shutdown.is_once();
-    if let Some(error) = copied.as_mut().err().filter(|_| resumes && there > 0) {
-        tell_kept(error, there);
+    if let Some(error) = copied.as_mut().err() {
+        error.message += &kept(error.kind, request, client);
     }
     outcome(request, client, copied, started)
 }
@@ -96,7 +94,12 @@ pub fn outcome(
     }
 }
 
-pub fn copy(request: &Request, client: &mut ClientContext) -> Result<String> {
+/// Sets `started` if the user has set a time for the start.
+pub fn copy(
+    request: &Request,
+    client: &mut ClientContext,
+    started: &mut Instant,
+) -> Result<String> {
     host::prepare(1)?;
     if request.options.nice {
         host::be_nice();
@@ -113,6 +116,10 @@ pub fn copy(request: &Request, client: &mut ClientContext) -> Result<String> {
             let enough = client.enough.clone();
             host::on_enough(move || enough.set());
         }
+        let copies = [&*client.progress];
+        let schedule = &request.schedule;
+        let began = schedule.begin(&copies, &client.shutdown, &at_once, started);
+        began.await?;
         let copy = async {
             let copied = match (&request.check_list, request.host()) {
                 (Some(from), _) => list_check::run(request, from, client).await,
@@ -136,11 +143,24 @@ pub fn copy(request: &Request, client: &mut ClientContext) -> Result<String> {
     copied
 }
 
-/// Reports the kept bytes, if the copy was cut off rather than failed.
-fn tell_kept(error: &mut Error, bytes: u64) {
-    if matches!(error.kind, Kind::Lost | Kind::Signal(_)) {
-        let there = size(bytes);
-        error.message += &format!("; {there} were kept: run the same command again to resume");
+/// The end of the message about a copy that was cut off rather than failed: what is kept of it.
+fn kept(kind: Kind, request: &Request, client: &ClientContext) -> String {
+    let options = &request.options;
+    let is_cut_off = kind == Kind::Lost || kind.is_wanted();
+    if !is_cut_off || options.dry_run || options.no_resume {
+        return String::new();
+    }
+    let counters = client.progress.snapshot();
+    match (client.shutdown.is_once(), counters.placed_bytes()) {
+        (true, _) if kind == Kind::Stopped => format!("; {NOT_AGAIN}"),
+        (false, 0) if kind == Kind::Stopped && counters.files == 0 => {
+            "; nothing had been copied yet".to_owned()
+        }
+        (true, _) | (false, 0) => String::new(),
+        (false, there) => {
+            let there = size(there);
+            format!("; {there} were kept: run the same command again to resume")
+        }
     }
 }
 
@@ -254,6 +274,25 @@ mod tests {
             let message = outcome.fatal.unwrap().message;
             assert_eq!(message.contains("kept"), is_told, "{message}");
         }
+    }
+
+    #[test]
+    fn a_stop_tells_what_is_kept_in_any_case() {
+        let told = |bytes, is_once| {
+            let client = client();
+            client.progress.add_bytes(bytes);
+            if is_once {
+                client.shutdown.set_once();
+            }
+            let cut = Error::new(Kind::Stopped, Side::Here, "stopped");
+            let outcome = over(&request(false, false), &client, Err(cut), Instant::now());
+            assert_eq!(outcome.exit_code(), 15);
+            outcome.fatal.unwrap().message
+        };
+        let kept = "stopped; 1.00 KB were kept: run the same command again to resume";
+        assert_eq!(told(1000, false), kept);
+        assert_eq!(told(0, false), "stopped; nothing had been copied yet");
+        assert_eq!(told(1000, true), format!("stopped; {NOT_AGAIN}"));
     }
 
     #[test]

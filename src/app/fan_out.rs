@@ -32,7 +32,7 @@ const CACHE_PART: u64 = 4;
 /// Copies to `request.dest` and to each of `request.also`. `ends` has one element for each, in this
 /// order. Returns when all copies are done or have ended. Blocks.
 pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Vec<Outcome> {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let all = Arc::<Shutdown>::default();
     let destinations = ends.into_iter().map(|(progress, reporter)| ClientContext {
         shutdown: Arc::new(Shutdown::of_session(&all)),
@@ -49,7 +49,7 @@ pub fn run(request: &Request, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> 
         Ok(runtime) => {
             // All sessions run on this thread; other threads do the work.
             let tasks = LocalSet::new();
-            let copies = carry_out(request, &destinations, &all, started, &mut outcomes);
+            let copies = carry_out(request, &destinations, &all, &mut started, &mut outcomes);
             runtime.block_on(tasks.run_until(copies));
             // The user does not wait for a thread that is stuck in the kernel.
             runtime.shutdown_timeout(Duration::from_millis(100));
@@ -142,7 +142,7 @@ async fn carry_out(
     request: &Request,
     destinations: &[ClientContext],
     all: &Arc<Shutdown>,
-    started: Instant,
+    started: &mut Instant,
     outcomes: &mut [Option<Outcome>],
 ) {
     if request.options.nice {
@@ -160,6 +160,15 @@ async fn carry_out(
             .collect();
         host::on_enough(move || enough.iter().for_each(|enough| enough.set()));
     }
+    let copies: Vec<_> = destinations.iter().map(|it| &*it.progress).collect();
+    if let Err(error) = request
+        .schedule
+        .begin(&copies, all, &at_once, started)
+        .await
+    {
+        return all.end(error);
+    }
+    let started = *started;
     let mut copies = JoinSet::new();
     for (number, dest) in request.dests().enumerate() {
         let request = Request {

@@ -9,7 +9,6 @@ use tokio::task::LocalSet;
 
 use super::fan_out::one;
 use crate::app::copy::over;
-use crate::error::{Error, Kind};
 use crate::pipeline::Shutdown;
 use crate::progress::Progress;
 use crate::report::Reporter;
@@ -22,7 +21,7 @@ use crate::session::taken_names::TakenNames;
 /// Carries out `groups`, each the sources of one host. `ends` has one element for each, in this
 /// order. Returns the outcome of all. Blocks.
 pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) -> Outcome {
-    let started = Instant::now();
+    let mut started = Instant::now();
     let all = Arc::<Shutdown>::default();
     let taken = TakenNames::of(groups.len());
     let copies = groups.into_iter().zip(ends).zip(taken);
@@ -40,7 +39,12 @@ pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) 
         Err(error) => Some(error),
         Ok(runtime) => {
             let tasks = LocalSet::new();
-            runtime.block_on(tasks.run_until(carry_out(&copies, &all, &mut outcomes)));
+            runtime.block_on(tasks.run_until(carry_out(
+                &copies,
+                &all,
+                &mut started,
+                &mut outcomes,
+            )));
             // The user does not wait for a thread that is stuck in the kernel.
             runtime.shutdown_timeout(Duration::from_millis(100));
             None
@@ -57,6 +61,7 @@ pub fn run(groups: Vec<Request>, ends: Vec<(Arc<Progress>, Arc<dyn Reporter>)>) 
 async fn carry_out(
     copies: &[(Request, ClientContext)],
     all: &Arc<Shutdown>,
+    started: &mut Instant,
     outcomes: &mut Vec<Outcome>,
 ) {
     if copies.iter().any(|(request, _)| request.options.nice) {
@@ -64,13 +69,19 @@ async fn carry_out(
     }
     let at_once = host::end_on_signals(all.clone());
     host::end_on_panic(all.clone());
-    if let Some((_, first)) = copies.first() {
+    if let Some((request, first)) = copies.first() {
         host::tell_on_signal(first.reporter.clone());
+        // The others do not wait for the time: they wait for the first.
+        let waiting = [&*first.progress];
+        let began = request.schedule.begin(&waiting, all, &at_once, started);
+        if let Err(error) = began.await {
+            return all.end(error);
+        }
     }
     for (request, client) in copies {
         tokio::select! {
             outcome = one(request.clone(), client, Instant::now()) => {
-                if let Some(fatal) = outcome.fatal.as_ref().filter(|fatal| !is_signal(fatal)) {
+                if let Some(fatal) = outcome.fatal.as_ref().filter(|fatal| !fatal.kind.is_wanted()) {
                     client.reporter.failure(fatal);
                 }
                 outcomes.push(outcome);
@@ -87,7 +98,7 @@ async fn carry_out(
 /// were copied; it has been reported.
 fn together(outcomes: Vec<Outcome>, started: Instant) -> Outcome {
     let mut outcomes = outcomes.into_iter().map(|mut outcome| {
-        if let Some(fatal) = outcome.fatal.take_if(|fatal| !is_signal(fatal)) {
+        if let Some(fatal) = outcome.fatal.take_if(|fatal| !fatal.kind.is_wanted()) {
             outcome.failures.push(fatal);
         }
         outcome
@@ -96,8 +107,4 @@ fn together(outcomes: Vec<Outcome>, started: Instant) -> Outcome {
     outcomes.for_each(|outcome| all.add(outcome));
     all.elapsed = started.elapsed();
     all
-}
-
-fn is_signal(error: &Error) -> bool {
-    matches!(error.kind, Kind::Signal(_))
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use tokio::io::{DuplexStream, ReadHalf};
 
+use super::turn::WaitForTurn;
 use crate::algorithms::Suite;
 use crate::chunk::pack::TableForm;
 use crate::chunk::patch::PageHasher;
 use crate::chunk::{CHUNK_SIZE, Pool};
 use crate::control::{Incoming, Outgoing};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::pipeline::Budget;
 use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::news::News;
@@ -32,7 +33,21 @@ use crate::transport::rate_limit::RateLimiter;
 /// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
 
+/// Copies, when no other copy writes to the same place.
 pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
+    let mut turn = WaitForTurn::new(request.schedule.wait);
+    loop {
+        let attempt = client.of_session();
+        let error = match copy_once(request, &attempt).await {
+            Err(error) if error.kind == Kind::Busy => error,
+            copied => return copied,
+        };
+        turn.next(error, client).await?;
+        client.begin_again();
+    }
+}
+
+async fn copy_once(request: &Request, client: &ClientContext) -> Result<String> {
     let mut options = request.options.clone();
     // Nothing is transferred, so compression would cost time and gain nothing.
     options.compress = crate::algorithms::Compress::None;

@@ -10,3 +10,4 @@ pub mod probe;
 pub mod relay;
 pub mod remote_admin;
 pub mod retries;
+pub mod turn;

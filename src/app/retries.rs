@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 use super::relay;
+use super::turn::WaitForTurn;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
 use crate::seal::Secret;
@@ -31,8 +32,15 @@ const WAIT_LAST: Duration = Duration::from_secs(30);
 /// nobody types. A host that is starting up may refuse once or twice.
 const REFUSALS_MAX: u8 = 3;
 
+/// The reason for a login other than the first, if no connection was lost.
+const WAITED: &str = "fastcp had logged out to wait for another copy";
+
 /// The advice at the end of an error, which is out of place if fastcp itself follows it.
 const TRY_AGAIN: &str = "; try again";
+
+/// Why a copy of a pipe cannot be resumed, and what to do.
+pub const NOT_AGAIN: &str = "this copy reads from or writes to a pipe, so it cannot be resumed: \
+                             start the copy again";
 
 /// The random part of a wait, in either direction. Without it, many copies that were cut off
 /// together would return together.
@@ -70,6 +78,7 @@ pub async fn repeat(
     let mut outage = Outage::new(&request);
     let mut before = Vec::new();
     let mut attempt = Attempt::First;
+    let mut turn = WaitForTurn::new(request.schedule.wait);
     loop {
         let id = Secret::session();
         let session = Session {
@@ -90,6 +99,15 @@ pub async fn repeat(
             let host = lost.host.as_ref().unwrap_or(&outage.host);
             return Err(unrepeatable(error, host, &request));
         }
+        if error.kind == Kind::Busy {
+            turn.next(error, client).await?;
+            begin_again();
+            // A login works, so a failure of the next one is another outage.
+            retries.refill();
+            outage.note(WAITED.to_owned(), true);
+            attempt = Attempt::Again { afresh: false };
+            continue;
+        }
         if lost.had_begun {
             if before.is_empty() {
                 // The outage before the first login is over.
@@ -97,7 +115,7 @@ pub async fn repeat(
             }
             before.push(id);
         }
-        if before.is_empty() {
+        if before.is_empty() && !turn.has_waited() {
             first_again(error, &request, client, &mut retries).await?;
             // A copy looks up its sources again.
             begin_again();
@@ -198,11 +216,7 @@ async fn pause(wait: Duration, client: &ClientContext) -> Result<()> {
 /// `host` was lost.
 fn unrepeatable(mut error: Error, host: &str, request: &Request) -> Error {
     if error.kind == Kind::Lost {
-        error.message = format!(
-            "connection to {host} lost: {}; this copy reads from or writes to a pipe, so it cannot \
-             be resumed: start the copy again",
-            error.message
-        );
+        error.message = format!("connection to {host} lost: {}; {NOT_AGAIN}", error.message);
         if request.options.spool && request.dest.host.is_some() {
             error.message +=
                 " (with --spool, any received part is in .fastcp-*.part beside the destination)";

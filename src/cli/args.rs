@@ -20,6 +20,7 @@ use super::forced_command::Permits;
 use super::keep_args::KeepArgs;
 use super::mirror_args::MirrorArgs;
 use super::rule_args::{CHOOSING, RuleArgs};
+use super::schedule_args::ScheduleArgs;
 use super::values::{
     RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
     route, rsh, timeout, user,
@@ -43,7 +44,8 @@ Exit codes: 0 complete and verified; 1 other or several reasons; 2 usage;
 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
-device; 12 another fastcp writes there; 13 internal error; 128+n signal n
+device; 12 another fastcp writes there; 13 internal error; 15 stopped at the
+set time; 128+n signal n
 
 Examples:
   fastcp big.iso host:                    into the remote home directory
@@ -309,6 +311,9 @@ pub(super) struct Args {
     /// Do not encrypt data; it is still authenticated
     #[arg(long, help_heading = DATA)]
     pub no_encrypt: bool,
+
+    #[command(flatten)]
+    pub schedule: ScheduleArgs,
 
     /// Errors only
     #[arg(short = 'q', help_heading = OUTPUT)]

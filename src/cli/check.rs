@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
+use std::time::SystemTime;
 
 use crate::dest::INPLACE_AND_BACKUP;
 use crate::error::{Error, Result, reason_of};
@@ -15,6 +16,7 @@ use crate::units::printable;
 
 use super::args::Args;
 use super::choice;
+use super::clock_time::zone_here;
 use super::ends::{ends, list_notice};
 use super::fan_out;
 use super::gather;
@@ -143,8 +145,11 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         changes: args.lists_changes(),
         check: args.check.is_some(),
     };
+    let (schedule, start) = args.schedule.schedule(SystemTime::now(), &zone_here)?;
+    warnings.extend(start);
     let mut request = Request {
         also,
+        schedule,
         ..request(args, sources, dest, rate_limit)?
     };
     let mirror = &mut request.options.mirror;

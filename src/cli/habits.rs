@@ -108,10 +108,7 @@ const HABITS: &[(&[&str], &str)] = &[
         &["-m", "--prune-empty-dirs"],
         "--files-from copies the files of a list and creates only the directories that they need",
     ),
-    (
-        &["--stop-after", "--stop-at", "--time-limit"],
-        "timeout 2h fastcp ... ends a copy, and the same command resumes it",
-    ),
+    (&["--time-limit"], "write --stop-after TIME, such as 4h"),
     (
         &["-E", "--executability"],
         "-p keeps modes and times, --chmod changes modes",
@@ -344,6 +341,7 @@ mod tests {
             ("--parents a h:", "--relative keeps"),
             ("--transfers 4 a h:", "--streams N"),
             ("--limit-rate 1M a h:", "--bwlimit RATE"),
+            ("--time-limit=90 a h:", "--stop-after TIME"),
             ("--contimeout 5 a h:", "--timeout TIME"),
             ("--open-noatime a h:", "mounted with noatime"),
             ("--delete-missing-args a h:", "of a missing SOURCE stays"),

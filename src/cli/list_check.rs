@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 use crate::session::{DigestsFrom, EndKind, Operand, Request};
@@ -10,6 +11,7 @@ use crate::units::printable;
 
 use super::args::Args;
 use super::check::{Order, way};
+use super::clock_time::zone_here;
 use super::ends::name;
 use super::operand;
 use super::request::request;
@@ -50,7 +52,9 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         what: EndKind::Path,
         path: Vec::new(),
     };
+    let (schedule, start) = args.schedule.schedule(SystemTime::now(), &zone_here)?;
     let mut request = Request {
+        schedule,
         check: true,
         check_list: Some(from),
         ..request(args, vec![source], dest, None)?
@@ -67,7 +71,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         request,
         output,
         // No data travels that could be read on the way.
-        warnings: Vec::new(),
+        warnings: Vec::from_iter(start),
         ignored,
     })
 }

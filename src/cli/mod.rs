@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod choice;
 mod config;
+mod clock_time;
 mod earlier_args;
 mod ends;
 mod exit;
@@ -22,6 +23,7 @@ mod probe;
 mod remote_admin;
 mod request;
 mod rule_args;
+mod schedule_args;
 mod ssh_config;
 mod values;
 

@@ -23,6 +23,7 @@ const HERE: &str = "localhost";
 /// Usage.
 pub(super) fn run(mut args: Args) -> Result<i32> {
     args.refuse_dry_run("--probe")?;
+    args.schedule.refuse("--probe")?;
     let mut operands = std::mem::take(&mut args.operands).into_iter();
     let typed = operands.next();
     if operands.next().is_some() {

@@ -22,6 +22,8 @@ use super::request::ssh_options;
 pub(super) fn run(mut args: Args) -> Result<i32> {
     let operands = std::mem::take(&mut args.operands);
     let is_removal = args.remove;
+    let option = if is_removal { "--remove" } else { "--version" };
+    args.schedule.refuse(option)?;
     if is_removal {
         args.refuse_dry_run("--remove")?;
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::keep::{Keep, Update};
 use crate::session::rate_file::{self, RateFile};
+use crate::session::schedule::Schedule;
 use crate::session::{CopyOptions, EndKind, Operand, Request, Retry, RouteOptions, SshOptions};
 use crate::tuner::POLITE_STREAMS;
 
@@ -26,7 +27,7 @@ pub(super) fn rate_limit(args: &Args) -> Result<Option<u64>> {
     }
 }
 
-/// The request without the destinations of `--also`.
+/// The request without the destinations of `--also` and the times of start and stop.
 pub(super) fn request(
     mut args: Args,
     sources: Vec<Operand>,
@@ -126,6 +127,7 @@ pub(super) fn request(
             true => Retry::never(),
             false => Retry::of(args.retry_for, args.retries),
         },
+        schedule: Schedule::default(),
         strict: args.keep.strict,
         check: args.check.is_some(),
         encrypt: !args.no_encrypt,

@@ -131,7 +131,7 @@ pub(super) fn congestion(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn time(text: &str, examples: &str) -> Result<Duration, String> {
+pub(super) fn time(text: &str, examples: &str) -> Result<Duration, String> {
     let expected = |_| format!("expected a time with a unit, such as {examples}");
     humantime::parse_duration(text).map_err(expected)
 }
@@ -158,6 +158,31 @@ pub(super) fn retry_for(text: &str) -> Result<Duration, String> {
     let time = time(text, "90s or 2h")?;
     match time > RETRY_MAX {
         true => Err("expected a time from 0 to 30days".to_owned()),
+        false => Ok(time),
+    }
+}
+
+/// A copy that takes longer than a year has other problems.
+const STOP_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// A plain number means minutes, as in rsync.
+pub(super) fn stop_after(text: &str) -> Result<Duration, String> {
+    let examples = "4h, 90min or 1h30min (a plain number: minutes, as in rsync)";
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = match is_number {
+        true => time(&format!("{text}min"), examples)?,
+        false => time(text, examples)?,
+    };
+    match time.is_zero() || time > STOP_MAX {
+        true => Err("expected a time from 1ms to 1year".to_owned()),
+        false => Ok(time),
+    }
+}
+
+pub(super) fn wait(text: &str) -> Result<Duration, String> {
+    let time = time(text, "--wait=90min or --wait=2h; --wait alone has no limit")?;
+    match time.is_zero() || time > RETRY_MAX {
+        true => Err("expected a time from 1ms to 30days".to_owned()),
         false => Ok(time),
     }
 }

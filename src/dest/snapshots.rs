@@ -47,7 +47,7 @@ use super::temporary::same_file;
 use super::user_path::FoundPath;
 use super::{EntrySlot, Remover, Rules, Spec, is_flag_unknown, mkpath, sync_directory};
 use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
-use crate::error::{Error, Kind, Result, Side};
+use crate::error::{BUSY_ADVICE, Error, Kind, Result, Side};
 use crate::manifest::{Name, Timestamp, file_type};
 use crate::snapshot::{LATEST, Retention, SnapshotName};
 use crate::units::printable;
@@ -785,9 +785,7 @@ fn wait(container: &Arc<Dir>, lock: &File, since: Instant, run: &SnapshotRun) ->
             Some((_, who)) => format!(" ({})", printable(who.as_bytes())),
             None => String::new(),
         };
-        let message = format!(
-            "another fastcp is making a snapshot there{who}; wait for it to end, or stop it"
-        );
+        let message = format!("another fastcp is making a snapshot there{who}{BUSY_ADVICE}");
         let error = Error::new(Kind::Busy, Side::Dest, message);
         return Err(error.at(container.path()));
     }

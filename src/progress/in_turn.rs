@@ -59,6 +59,7 @@ impl Snapshot {
         self.not_kept.add(&other.not_kept);
         self.streams = self.streams.max(other.streams);
         self.logins_again = self.logins_again.saturating_add(other.logins_again);
+        self.waited += other.waited;
         let earlier = |one: Option<_>, two: Option<_>| one.into_iter().chain(two).min();
         self.logged_in = earlier(self.logged_in, other.logged_in);
         self.began = earlier(self.began, other.began);

@@ -265,7 +265,7 @@ fn is_tune(message: &Message) -> bool {
 /// Adds the host to an error of the server. A lost connection and a signal are reported with the
 /// host in any case.
 pub fn named(error: Error, host: Option<&str>) -> Error {
-    let is_named = matches!(error.kind, Kind::Lost | Kind::Signal(_));
+    let is_named = error.kind == Kind::Lost || error.kind.is_wanted();
     match (host, &error.path) {
         (Some(host), Some(path)) if error.side == Side::Here && !is_named => {
             let path = [host.as_bytes(), b":", path.as_os_str().as_bytes()].concat();

@@ -174,7 +174,7 @@ pub fn end_on_signals(shutdown: Arc<Shutdown>) -> CancellationToken {
 }
 
 /// Ends this process within a second. Kills ssh too, which might wait for a far end that hangs.
-fn exit_soon(kind: Kind) {
+pub fn exit_soon(kind: Kind) {
     let exit = move || {
         // Before the last lines, so that the hosts need not wait for those.
         kill_all();

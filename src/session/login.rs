@@ -599,6 +599,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(100));
             self.0.lock().push(line.to_owned());
         }
+        fn waiting(&self, _: &Error) {}
         fn detail(&self, _: &str) {}
         fn itemized(&self, _: &ItemizedEntry) {}
         fn deleted(&self, _: &[u8]) {}

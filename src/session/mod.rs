@@ -29,6 +29,7 @@ pub mod request;
 pub mod route_choice;
 pub mod runtime;
 pub mod saved_settings;
+pub mod schedule;
 pub mod server;
 pub mod taken_names;
 pub mod tuning;

@@ -16,6 +16,7 @@ pub use crate::pipeline::news::{Deleted, MadeSnapshot};
 use crate::program::Program;
 use crate::progress::Snapshot;
 use crate::session::rate_file::RateFile;
+use crate::session::schedule::Schedule;
 pub use crate::ssh::{Host, Rsh, SshOptions};
 use crate::ssh::{Startup, StartupLimit};
 pub use crate::transport::routes::Route;
@@ -83,6 +84,7 @@ pub struct Request {
     /// `--allow-empty`: a pipe that ends without data may replace a file that has content.
     pub allow_empty: bool,
     pub retry: Retry,
+    pub schedule: Schedule,
     /// `--strict`: metadata that could not be kept is a failure.
     pub strict: bool,
     /// `--check`: nothing is copied, and a difference is a failure.
@@ -176,6 +178,7 @@ impl Request {
             trust_partial: false,
             allow_empty: false,
             retry: Retry::never(),
+            schedule: Schedule::default(),
             strict: false,
             check: false,
             encrypt: true,

@@ -77,6 +77,7 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "wire_bytes": counters.wire_bytes,
         "sent_again_bytes": counters.sent_again_bytes,
         "seconds": outcome.elapsed.as_secs_f64(),
+        "waited_seconds": counters.waited.as_secs_f64(),
         "login_seconds": outcome.login.map(|login| login.as_secs_f64()),
         "data_seconds": data_seconds,
         "bytes_per_s": copied as f64 / data_seconds.max(1e-3),
@@ -105,7 +106,10 @@ mod tests {
             (&read["seconds"], &read["data_seconds"]),
             (&json!(5.0), &json!(4.7))
         );
-        assert_eq!(read["login_seconds"], 0.3);
+        assert_eq!(
+            (&read["login_seconds"], &read["waited_seconds"]),
+            (&json!(0.3), &json!(0.0))
+        );
         assert_eq!(read["verdict"]["limit"], "network");
         assert_eq!(read["verdict"]["shares"]["network"], 0.97);
         assert!(read["error"].is_null());

@@ -185,7 +185,7 @@ impl Screen {
         let tell = Verbosity::of(output, terminal.is_some());
         let teller = self.teller.clone();
         let hosts = teller.hosts.clone();
-        let is_ended = outcome.fatal.as_ref().is_some_and(is_signal);
+        let is_ended = outcome.fatal.as_ref().is_some_and(is_wanted);
         let (mut lines, written) = self.end(!is_ended);
         if tell >= Verbosity::Each {
             lines.extend(summary::lines(outcome, width(terminal)));
@@ -239,12 +239,12 @@ impl Screen {
     }
 }
 
-/// How long the last lines about changes may take after a signal.
+/// How long the last lines about changes may take after a signal or at the time of the stop.
 const CHANGES_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The user has ended the copy, and may not read its lines any more.
-fn is_signal(error: &Error) -> bool {
-    matches!(error.kind, Kind::Signal(_))
+fn is_wanted(error: &Error) -> bool {
+    error.kind.is_wanted()
 }
 
 /// Most columns of a line. Lines are not broken if a program reads them.
@@ -340,6 +340,10 @@ impl Reporter for Teller {
             shown.pop_front();
         }
         shown.push_back(line);
+    }
+
+    fn waiting(&self, cause: &Error) {
+        self.notice(&sentence(cause, &self.hosts));
     }
 
     fn detail(&self, line: &str) {

@@ -9,7 +9,7 @@ use crate::session::Outcome;
 use super::change_lines::LineOf;
 use super::errors::{EndHosts, sentence};
 use super::tell::Verbosity;
-use super::{Screen, is_signal, json, stdout, summary, width, write_lines};
+use super::{Screen, is_wanted, json, stdout, summary, width, write_lines};
 
 /// The copy to one of several destinations.
 pub struct Copied<'a> {
@@ -52,7 +52,7 @@ impl Screen {
         let fatal = copies
             .iter()
             .filter_map(|copied| copied.outcome.fatal.as_ref());
-        let is_ended = fatal.into_iter().any(is_signal);
+        let is_ended = fatal.into_iter().any(is_wanted);
         let (mut lines, written) = self.end(!is_ended);
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));

@@ -3,7 +3,9 @@
 use crate::progress::{Phase, Snapshot};
 use crate::units::size;
 
-use super::view::{eta, fraction, is_endless, is_verifying, scanning, several, speed, verifying};
+use super::view::{
+    eta, fraction, is_endless, is_verifying, scanning, several, speed, verifying, waiting,
+};
 
 /// `fastcp: 1.55 GB of 3.10 GB (50%), 229 MB/s, 0:07 left`. `rate` is in bytes a second.
 pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
@@ -36,6 +38,7 @@ pub(super) fn line(snapshot: &Snapshot, rate: Option<f64>) -> String {
         None => {}
     }
     match phase {
+        Phase::Waiting => parts.push(waiting(snapshot)),
         Phase::Connecting => parts.push("connecting".to_owned()),
         Phase::Reconnecting => parts.push("logging in again".to_owned()),
         Phase::Scanning => parts.push(scanning(snapshot)),
@@ -72,6 +75,7 @@ mod tests {
             progress.set_phase(phase);
             line(&progress.snapshot(), rate)
         };
+        assert_eq!(said(Phase::Waiting, None), "fastcp: waiting");
         assert_eq!(said(Phase::Connecting, None), "fastcp: connecting");
         progress.set_scanned(&Totals {
             files: 12,

@@ -429,6 +429,7 @@ fn words(kind: Kind) -> &'static str {
         Kind::Refused => "refused",
         Kind::Busy => "in use by another fastcp",
         Kind::Signal(_) => "interrupted",
+        Kind::Stopped => "stopped at the set time",
     }
 }
 

@@ -2,10 +2,12 @@
 //! files that are being copied. It has no side effects. No line is as wide as the terminal, so
 //! none wraps.
 
+use std::time::SystemTime;
+
 use console::measure_text_width;
 
 use crate::manifest::Totals;
-use crate::progress::{Phase, Snapshot};
+use crate::progress::{Phase, Snapshot, Waiting};
 use crate::units::{clock, plural, rate, size};
 
 use super::terminal::Glyphs;
@@ -60,6 +62,7 @@ pub(super) fn lines(
     let width = width.saturating_sub(1);
     let first = match snapshot.phase {
         Phase::Connecting | Phase::Done => return Vec::new(),
+        Phase::Waiting => cut(&waiting(snapshot), width).into(),
         Phase::Scanning => cut(&scanning(snapshot), width).into(),
         Phase::Reconnecting | Phase::Copying | Phase::Flushing => match &snapshot.totals {
             None if snapshot.phase == Phase::Reconnecting => cut("logging in again", width).into(),
@@ -109,6 +112,16 @@ pub(super) fn lines(
 /// The number of finished destinations. All else is that of the slowest one.
 pub(super) fn several((over, all): (usize, usize)) -> String {
     format!("slowest destination; {over} of {all} destinations done")
+}
+
+/// `waiting until 2026-11-28 22:00 (--start-at), 1:23:45 left`
+pub(super) fn waiting(snapshot: &Snapshot) -> String {
+    let Some(Waiting { what, until }) = &snapshot.waiting else {
+        return "waiting".to_owned();
+    };
+    let left = until.map(|until| until.duration_since(SystemTime::now()).unwrap_or_default());
+    let left = left.map(|left| format!(", {} left", clock(left.as_secs_f64().ceil() as u64)));
+    format!("{what}{}", left.unwrap_or_default())
 }
 
 pub(super) fn scanning(snapshot: &Snapshot) -> String {
@@ -249,6 +262,8 @@ fn tail(name: &str, glyphs: Glyphs, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::progress::Progress;
     use crate::ui::bars::Bars;
@@ -354,6 +369,23 @@ mod tests {
         assert_eq!(tail(name, Glyphs::Utf8, 13), "…名前名前.bin");
         assert_eq!(tail(name, Glyphs::Ascii, 40), "??/????/????.bin");
         assert_eq!(tail(name, Glyphs::Ascii, 10), "...???.bin");
+    }
+
+    #[test]
+    fn a_wait_says_what_for_and_how_long() {
+        let progress = Progress::default();
+        let shown = |until: Option<SystemTime>| {
+            progress.set_waiting("waiting until noon".to_owned(), until);
+            shown(&progress.snapshot(), Glyphs::Utf8, 80)
+        };
+        let later = SystemTime::now() + Duration::from_millis(3_600_400);
+        assert_eq!(shown(Some(later)), ["waiting until noon, 1:00:01 left"]);
+        let over = shown(Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(over, ["waiting until noon, 0:00 left"]);
+        assert_eq!(shown(None), ["waiting until noon"]);
+        progress.end_waiting(Duration::from_secs(5));
+        let now = progress.snapshot();
+        assert_eq!((now.waiting, now.waited.as_secs()), (None, 5));
     }
 
     #[test]

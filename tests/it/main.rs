@@ -73,6 +73,7 @@ mod recover {
     mod left_behind;
     mod reconnect;
     mod resume;
+    mod schedule;
     mod second;
     mod stopped;
     mod stuck;

@@ -95,7 +95,7 @@ impl Probe {
 
     /// Runs the probe; returns after about 15 s, not counting the login. Blocks.
     pub fn run(self, reporter: Arc<dyn Reporter>, hear: Hear) -> Probed {
-        let began = Instant::now();
+        let mut began = Instant::now();
         let Probe {
             mut request,
             sample,
@@ -110,7 +110,7 @@ impl Probe {
         let tried = try_codecs(&request, compress, sample, &hear);
         let ran = tried.and_then(|tried| {
             codecs = tried;
-            copy::copy(&request, &mut client)
+            copy::copy(&request, &mut client, &mut began)
         });
         let outcome = copy::outcome(&request, &client, ran, began);
         let link = test.facts();

@@ -365,7 +365,7 @@ impl Files {
     fn spool(&self, file: &OpenFile) {
         let context = self.context();
         let cause = context.shutdown.cause().map(|cause| cause.kind);
-        let is_lost = matches!(cause, Some(Kind::Lost | Kind::Signal(_)));
+        let is_lost = cause.is_some_and(|cause| cause == Kind::Lost || cause.is_wanted());
         let partial = file.take_partial();
         let Some(partial) = partial.filter(|_| context.options.spool && is_lost) else {
             return;

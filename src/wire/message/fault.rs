@@ -39,6 +39,8 @@ const PATH_MAX: usize = 4096;
 /// Highest signal number; the lowest is 1.
 const SIGNAL_MAX: i32 = 64;
 
+const SIGTERM: i32 = 15;
+
 impl Fault {
     pub fn of(error: &Error, entry: EntryId, parent: EntryId) -> Fault {
         let path = error
@@ -46,7 +48,10 @@ impl Fault {
             .as_ref()
             .map_or(Vec::new(), |p| p.as_os_str().as_bytes().to_vec());
         Fault {
-            kind: error.kind,
+            kind: match error.kind {
+                Kind::Stopped => Kind::Signal(SIGTERM),
+                kind => kind,
+            },
             errno: error.errno,
             side: error.side,
             entry,
@@ -79,6 +84,8 @@ impl Fault {
         let kind = match self.kind {
             // No such signal exists, and with 128 added the number could be exit code 0.
             Kind::Signal(number) if !(1..=SIGNAL_MAX).contains(&number) => Kind::Lost,
+            // Only the client decides this.
+            Kind::Stopped => Kind::Lost,
             kind => kind,
         };
         Error {
@@ -120,6 +127,16 @@ mod tests {
         let mut fault = Fault::of(&Error::new(Kind::Read, Side::Source, ""), 0, 0);
         fault.text = short + "é";
         assert_eq!(fault.into_error().message, long);
+    }
+
+    /// A peer that does not know the kind would take the message for a breach, and keep nothing.
+    #[test]
+    fn a_stop_travels_as_a_signal() {
+        let stopped = Error::new(Kind::Stopped, Side::Here, "stopped at 06:00");
+        let mut fault = Fault::of(&stopped, 0, 0);
+        assert_eq!(fault.kind, Kind::Signal(15));
+        fault.kind = Kind::Stopped;
+        assert_eq!(fault.into_error().kind, Kind::Lost);
     }
 
     #[test]
