@@ -38,7 +38,7 @@ Topics: scp rsync destination archive mirror dry-run check choosing pipes
 devices many-hosts backups snapshots database-moves routes tuning resume
 exit-codes install config confined-keys security developing
 
-Accepted without effect: -C -O -R -s -T -D -X; -3 (data takes the best route)
+Accepted without effect: -C -O -R -s -T -D -X
 
 Exit codes: 0 complete and verified; 1 other or several reasons; 2 usage;
 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
@@ -274,6 +274,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOW", help_heading = DATA, hide_possible_values = true,
           value_parser = route())]
     pub route: Option<Route>,
+    /// Data between two hosts goes through this one
+    #[arg(short = '3', help_heading = DATA)]
+    pub through_here: bool,
     /// Ports of the listening end, such as 9001-9016
     #[arg(long, value_name = "RANGE", help_heading = DATA, value_parser = ports)]
     pub ports: Option<Ports>,
@@ -431,8 +434,6 @@ impl Args {
 pub(super) struct Ignored {
     #[arg(short = 'C', hide = true)]
     compression: bool,
-    #[arg(short = '3', hide = true)]
-    through_here: bool,
     #[arg(short = 'O', hide = true)]
     old_protocol: bool,
     #[arg(short = 'R', hide = true)]
@@ -474,11 +475,6 @@ impl Ignored {
     pub(super) fn told(&self) -> Vec<String> {
         [
             (self.compression, "-C", "compression is automatic"),
-            (
-                self.through_here,
-                "-3",
-                "data between two hosts goes directly, or through this machine if necessary",
-            ),
             (self.old_protocol, "-O", "fastcp uses its own protocol"),
             (
                 self.from_there,

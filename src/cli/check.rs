@@ -77,6 +77,12 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
              the rate with --bwlimit",
         ));
     }
+    if args.through_here && matches!(args.route, Some(Route::Direct | Route::Reverse)) {
+        return Err(Error::usage(
+            "-3 sends data between two hosts through this one, --route chooses another way: leave \
+             out one of the two",
+        ));
+    }
     if args.no_clobber && args.inplace {
         return Err(Error::usage(
             "--no-clobber keeps existing files, --inplace overwrites them: choose one",
@@ -413,9 +419,21 @@ mod tests {
 
     #[test]
     fn letters_without_effect_are_taken_and_told() {
-        let order = ordered("-C3ORsT -D /sftp -X nrequests=4 -Xbuffer=1 a b").unwrap();
+        let order = ordered("-CORsT -D /sftp -X nrequests=4 -Xbuffer=1 a b").unwrap();
         let letters: Vec<_> = order.ignored.iter().map(|line| &line[..2]).collect();
-        assert_eq!(letters, ["-C", "-3", "-O", "-R", "-s", "-T", "-D", "-X"]);
+        assert_eq!(letters, ["-C", "-O", "-R", "-s", "-T", "-D", "-X"]);
+    }
+
+    #[test]
+    fn three_sends_data_between_hosts_through_this_one() {
+        let route = |line: &str| ordered(line).unwrap().request.route;
+        assert_eq!(route("-3 h:a i:b").between(), Some(Route::Ssh));
+        assert_eq!(
+            route("--route reverse h:a i:b").between(),
+            Some(Route::Reverse)
+        );
+        assert_eq!(route("h:a i:b").between(), None);
+        assert!(refused("-3 --route direct h:a i:b").contains("leave out one"));
     }
 
     #[test]
@@ -572,7 +590,7 @@ mod tests {
     fn help_is_short_and_hides_what_is_hidden() {
         Args::command().debug_assert();
         let help = Args::command().render_help().to_string();
-        assert!(help.lines().count() <= 156, "{help}");
+        assert!(help.lines().count() <= 158, "{help}");
         assert!(help.lines().all(|line| line.len() <= 80), "{help}");
         assert!(!help.contains("--server"));
     }

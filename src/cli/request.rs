@@ -116,6 +116,7 @@ pub(super) fn request(
         },
         route: RouteOptions {
             asked: args.route,
+            through_here: args.through_here,
             ports: args.ports,
             bind: args.bind,
             address: args.address,

@@ -138,12 +138,24 @@ impl Retry {
 pub struct RouteOptions {
     /// `--route`: only this one.
     pub asked: Option<Route>,
+    /// `-3`: data between two hosts goes through this machine.
+    pub through_here: bool,
     /// `--ports`: of the end that listens.
     pub ports: Option<Ports>,
     /// `--bind`: the address of this host for data connections.
     pub bind: Option<IpAddr>,
     /// `--address`: a name or an address at which the listening end is dialled.
     pub address: Option<String>,
+}
+
+impl RouteOptions {
+    /// The only route between two hosts, if the user has chosen one.
+    pub fn between(&self) -> Option<Route> {
+        match self.through_here {
+            true => Some(Route::Ssh),
+            false => self.asked,
+        }
+    }
 }
 
 impl Request {

@@ -198,7 +198,7 @@ impl RelayedSession<'_> {
                 sender.control.try_send(Message::Enough(()));
             }
         }
-        let may_pass = matches!(self.request.route.asked, None | Some(Route::Ssh));
+        let may_pass = matches!(self.request.route.between(), None | Some(Route::Ssh));
         let (from_sender, data) = in_login(Flow::In, may_pass, &sender.control);
         let (to_receiver, drain) = in_login(Flow::Out, may_pass, &receiver.control);
         let (at_sender, sender_listens) = oneshot::channel();
@@ -251,7 +251,7 @@ impl RelayedSession<'_> {
         suite: Suite,
     ) -> Result<(), RelayEnd> {
         let secret = Secret::random();
-        let asked = self.request.route.asked;
+        let asked = self.request.route.between();
         let (from, to) = roles(self.request);
         for (end, server, role, listens) in [
             (RelaySide::Sender, sender, from, Route::Reverse),

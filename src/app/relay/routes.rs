@@ -82,7 +82,7 @@ impl RelayRoutes<'_> {
         at_sender: oneshot::Receiver<Listen>,
         at_receiver: oneshot::Receiver<Listen>,
     ) -> Infallible {
-        match self.request.route.asked {
+        match self.request.route.between() {
             None => self.choose(at_sender, at_receiver).await,
             Some(route) => self.only(route, at_sender, at_receiver).await,
         }

@@ -113,17 +113,21 @@ fn what_passes_through_here_stays_sealed(case: &Case) {
     );
     let program = case.scratch.file("noting ssh", script);
     case.scratch.mode("noting ssh", 0o755);
-    let flags = ["--route=ssh", "--compress=none", "--summary", "-S"];
+    let flags = ["--compress=none", "--summary", "-S"];
     let flags = [&flags[..], &[program.to_str().expect("an ASCII path")]].concat();
-    for (clear, is_readable) in [(&[][..], false), (&["--no-encrypt"], true)] {
-        let done = case.copy(&[&flags, clear].concat(), "a", "b");
+    for (chosen, is_readable) in [
+        (&["--route=ssh"][..], false),
+        (&["-3"], false),
+        (&["-3", "--no-encrypt"], true),
+    ] {
+        let done = case.copy(&[&flags, chosen].concat(), "a", "b");
         done.succeeds();
         goes(&done, "through this host");
         let found = heard.names().iter().any(|name| {
             let said = heard.read(name);
             said.windows(line.len()).any(|window| window == line)
         });
-        assert_eq!(found, is_readable, "with {clear:?}");
+        assert_eq!(found, is_readable, "with {chosen:?}");
         std::fs::remove_file(case.dst.path("b")).expect("remove");
     }
 }
