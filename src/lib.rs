@@ -230,6 +230,8 @@
 //!   that each root needs (`RootSpaces`) precedes `Roots`.
 //! - With sources on several hosts the client has a session with each host in turn, and its hello
 //!   says so: the destination is a directory then.
+//! - With `--scp` the client's hello says so: the sender then follows links to files, and the receiver
+//!   chooses places and modes as scp does.
 //! - With `--itemize-changes` the receiver sends the changes (`Itemized`). In a dry run
 //!   (`--dry-run`) it only looks at existing entries, sends the changes that a copy would make, and
 //!   answers `WouldSend` instead of requesting content. Frames are sent only with `--checksum`;

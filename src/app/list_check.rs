@@ -70,6 +70,7 @@ async fn here(request: &Request, client: &ClientContext, lines: &ListedLines) ->
         base: PathBuf::new(),
         remote: false,
         confine: None,
+        scp: false,
     };
     let typed = request.sources[0].path.clone();
     let place = off_task(move || ListedPlace::find(&typed, &lookup)).await??;

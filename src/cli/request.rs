@@ -92,6 +92,7 @@ pub(super) fn request(
             relative: None,
             maps: Arc::default(),
             is_beside: false,
+            scp: false,
             dry_run: args.dry_run,
             itemizes,
             check: args.check.is_some(),

@@ -221,7 +221,7 @@ impl Directory {
             return Ok(());
         }
         let is_ours = (self.made || !rules.untouched) && !entry.is_plain();
-        let is_preserved = rules.keep.perms && is_ours;
+        let is_preserved = rules.keeps_directory_modes() && is_ours;
         // For messages.
         let slot = EntrySlot {
             device: Some(self.dir.path().into()),
@@ -248,7 +248,7 @@ impl Directory {
         } else if self.made {
             // A directory inherits the set-group-ID bit from the one above it, and keeps it.
             let inherited = self.stat()?.st_mode & 0o2000;
-            Some(entry.mode & 0o777 & !rules.umask | inherited)
+            Some(rules.new_mode(entry) | inherited)
         } else {
             self.restore()
         };

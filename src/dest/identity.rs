@@ -85,7 +85,7 @@ pub(super) fn give_mode(
     }
     let mode = match rules.keep.perms {
         true => rules.mode_to_give(entry, stat),
-        false => entry.mode & 0o777 & !rules.umask,
+        false => rules.new_mode(entry),
     };
     if mode == stat.st_mode & 0o7777 {
         return Ok(());

@@ -131,6 +131,7 @@ pub use crate::dir::home::own as home_directory;
 pub use directory::Directory;
 pub use link::{LinkTarget, check_symlink, place_hard_link, place_symlink};
 pub use partial::Partial;
+pub use placement::ScpPlaces;
 pub use readback::Readback;
 pub use resolve::{Spec, Unfinished, resolve, resolve_in, would_resolve_in};
 pub use reuse::{EarlierEntry, has_metadata};
@@ -192,9 +193,24 @@ pub struct Rules {
     pub snapshot: bool,
     /// Directories that hold snapshots are closed to other copies: the key may not replace files.
     pub closed: bool,
+    pub modes: ModeRules,
     /// Permission bits that new files and directories do not get unless modes are kept or their
     /// directory has a default ACL.
     pub umask: u32,
+}
+
+/// Which modes files and directories get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModeRules {
+    /// With `-p` the source's mode. Otherwise the source's less the umask, and what exists keeps its
+    /// own.
+    Usual,
+    /// As scp's SFTP server sets them: directories get the source's mode even without `-p`, and
+    /// whether they exist or not.
+    ScpUpload,
+    /// As scp itself sets them: directories get no bits of the umask even with `-p`, and existing ones
+    /// keep their mode. Without `-p`, a new file can be written by its owner.
+    ScpDownload,
 }
 
 /// Result of placing an entry.
@@ -209,13 +225,37 @@ impl Rules {
     /// The entry's mode if modes are kept, for a file whose owner and group are those in `stat`. A file
     /// keeps its set-user-ID and set-group-ID bits only if its owner or group is the source's.
     fn mode_of(&self, entry: &Entry, stat: &Stat) -> u32 {
-        let mode = entry.mode & if self.set_id { 0o7777 } else { 0o1777 };
-        if file_type(stat) == FileType::Directory {
+        let is_directory = file_type(stat) == FileType::Directory;
+        let bits = match self.modes {
+            ModeRules::Usual if self.set_id => 0o7777,
+            ModeRules::ScpUpload | ModeRules::ScpDownload if !is_directory => 0o777,
+            _ => 0o1777,
+        };
+        let mode = entry.mode & bits;
+        if is_directory {
             return mode;
         }
         let user = if stat.st_uid == entry.uid { 0 } else { 0o4000 };
         let group = if stat.st_gid == entry.gid { 0 } else { 0o2000 };
         mode & !(user | group)
+    }
+
+    /// The mode of a new file or directory if modes are not kept.
+    fn new_mode(&self, entry: &Entry) -> u32 {
+        let more = match (self.modes, &entry.kind) {
+            (ModeRules::ScpDownload, EntryKind::File) => 0o200,
+            _ => 0,
+        };
+        (entry.mode & 0o777 | more) & !self.umask
+    }
+
+    /// True if a directory gets the source's mode.
+    fn keeps_directory_modes(&self) -> bool {
+        match self.modes {
+            ModeRules::Usual => self.keep.perms,
+            ModeRules::ScpUpload => true,
+            ModeRules::ScpDownload => false,
+        }
     }
 
     /// The mode that an entry is given; counts set-id bits that it does not keep.
@@ -228,7 +268,8 @@ impl Rules {
     /// Counts an entry that has `mode` and so lacks set-id bits of its source.
     fn count_set_id(&self, entry: &Entry, mode: u32) {
         let lacks_some = entry.mode & !mode & 0o6000 != 0;
-        if self.keep.perms && lacks_some && !matches!(entry.kind, EntryKind::Symlink(_)) {
+        let is_kept = self.keep.perms && self.modes == ModeRules::Usual;
+        if is_kept && lacks_some && !matches!(entry.kind, EntryKind::Symlink(_)) {
             self.not_kept.add(&NotKept {
                 set_ids: 1,
                 ..NotKept::default()

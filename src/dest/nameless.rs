@@ -172,7 +172,7 @@ fn first_mode(slot: &EntrySlot, entry: &Entry, rules: &Rules) -> Mode {
         // The kernel applies the ACL to this mode; `give_mode` sets the right one.
         Some(_) => 0o600,
         None if rules.keep.perms => entry.mode & 0o777,
-        None => entry.mode & 0o777 & !rules.umask,
+        None => rules.new_mode(entry),
     };
     Mode::from_raw_mode(mode)
 }

@@ -11,10 +11,21 @@ use super::{EntrySlot, SinkSpec, commit};
 use crate::dest::root::{Landing, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
-use crate::manifest::file_type;
+use crate::manifest::{Root, file_type};
 
 const NO_FILE_NAME: &str = "is a directory; add the name of the file to write";
 const NO_SLASH: &str = "is not a directory; leave out the slash at the end to replace it";
+
+/// The copies for which scp's rules for the destination differ from ours, and from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScpPlaces {
+    /// For several sources, scp makes a missing directory. It makes none that is typed with a slash.
+    Upload,
+    /// For the matches of a pattern, scp makes a missing directory.
+    Download,
+    /// Between two hosts, scp makes none.
+    Between,
+}
 
 /// The destination as the rules see it.
 pub(super) struct ExistingPlace<'a> {
@@ -23,6 +34,7 @@ pub(super) struct ExistingPlace<'a> {
     pub means_directory: bool,
     /// It is for one source only.
     pub alone: bool,
+    pub scp: Option<ScpPlaces>,
     pub reach: Reach<'a>,
 }
 
@@ -63,7 +75,7 @@ impl ExistingPlace<'_> {
             FoundPath::Other(..) if !self.alone || root.is_directory => {
                 Err(self.not_a_directory(source))
             }
-            FoundPath::Nothing(slot) if root.is_directory && self.means_directory => Ok(Resolved {
+            FoundPath::Nothing(slot) if self.is_made_for(root) => Ok(Resolved {
                 within: true,
                 ..Resolved::nothing(slot.clone(), root.name.as_bytes().to_vec())
             }),
@@ -73,6 +85,14 @@ impl ExistingPlace<'_> {
                 Ok(Resolved::nothing(slot.clone(), Vec::new()))
             }
             _ => self.as_file(found),
+        }
+    }
+
+    /// True if the missing destination is made as a directory that the source lands in.
+    fn is_made_for(&self, root: &Root) -> bool {
+        match self.scp {
+            Some(places) => !self.alone && places != ScpPlaces::Between,
+            None => root.is_directory && self.means_directory,
         }
     }
 

@@ -18,9 +18,9 @@ use super::conflict::{refuse_among_devices, refuse_itself, refuse_twice, refuse_
 use super::directory::CANNOT_CREATE;
 use super::earlier::EarlierPlace;
 use super::mkpath;
-use super::placement::{ExistingPlace, Resolved};
+use super::placement::{ExistingPlace, Resolved, ScpPlaces};
 use super::root::{Landing, RootTarget, Source};
-use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory};
+use super::user_path::{FoundPath, Reach, expand_confined, expand_tilde, means_directory, missing};
 use super::{EntrySlot, sync_directory};
 use crate::dir::{Confine, Dir, Handles};
 use crate::error::{Error, Kind, Result, Side};
@@ -51,6 +51,8 @@ pub struct Spec {
     pub relative: bool,
     /// Sources on other hosts go to the same destination, which is a directory then.
     pub is_beside: bool,
+    /// `--scp`: a slash at the end of the destination means nothing to a directory.
+    pub scp: Option<ScpPlaces>,
     /// The directory that a confined key may reach. None if only the user's permissions count.
     pub confine: Option<Arc<Confine>>,
 }
@@ -89,6 +91,7 @@ fn resolve_each(
         path: spec.expanded()?,
         means_directory: means_directory(&spec.path),
         alone: sources.len() == 1 && !spec.is_beside,
+        scp: spec.scp,
         reach,
     };
     if spec.mkpath {
@@ -111,6 +114,10 @@ fn resolve_each(
     if spec.no_target_directory && !place.alone {
         let message = "--no-target-directory takes one source";
         return Err(Error::new(Kind::Usage, Side::Dest, message).at(&place.path));
+    }
+    let is_missing = matches!(found, FoundPath::Nothing(_));
+    if is_missing && place.alone && place.means_directory && spec.scp == Some(ScpPlaces::Upload) {
+        return Err(missing(&place.path));
     }
     let mut resolved = Vec::with_capacity(sources.len());
     for source in sources {
@@ -160,6 +167,7 @@ pub fn resolve_in(
         path: dir.path(),
         means_directory: true,
         alone: sources.len() == 1,
+        scp: spec.scp,
         reach: spec.reach(handles),
     };
     let found = FoundPath::Directory(dir.clone());

@@ -172,7 +172,7 @@ fn give_metadata(
     attributes::give_before_mode(&marked, slot, entry, &mut stat, rules)?;
     let mode = match rules.keep.perms {
         true => rules.mode_to_give(entry, &stat),
-        false => entry.mode & 0o777 & !rules.umask,
+        false => rules.new_mode(entry),
     };
     if mode != stat.st_mode & 0o7777 {
         chmod(&path, Mode::from_raw_mode(mode))

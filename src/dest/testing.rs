@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::resolve::{Spec, resolve};
-use super::{EntrySlot, Rules};
+use super::{EntrySlot, ModeRules, Rules};
 use crate::dest::root::{RootTarget, Source};
 use crate::dir::{Dir, Handles};
 use crate::error::Result;
@@ -47,6 +47,7 @@ pub(super) fn rules() -> Rules {
         earlier: None,
         snapshot: false,
         closed: false,
+        modes: ModeRules::Usual,
         umask: 0o022,
     }
 }
@@ -126,6 +127,7 @@ pub(super) fn spec(ground: &Path, path: &str) -> Spec {
         mkpath: path.starts_with("--mkpath "),
         relative: false,
         is_beside: false,
+        scp: None,
         base: ground.to_owned(),
         remote: false,
         no_target_directory: path.starts_with("-T "),

@@ -117,6 +117,7 @@ mod tests {
             mkpath: false,
             relative: false,
             is_beside: false,
+            scp: None,
             dry_run: false,
             check: false,
             confine: None,

@@ -175,6 +175,7 @@ impl Client<'_> {
         self.request.check_relative(&server.host, &server.hello)?;
         self.request
             .check_places(&server.host, &server.hello, is_push)?;
+        self.request.check_scp(&server.host, &server.hello)?;
         let suite = suite_for(&server.hello, self.request.encrypt);
         let keyring = Arc::new(Keyring::new(Secret::random(), self.session.id, role));
         first_messages::open(self, &server.control, &keyring, suite).await?;

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::dest::{Backups, Rules, SharedInodes, SinkSpec, Spec, process_umask};
+use crate::dest::{
+    Backups, ModeRules, Rules, ScpPlaces, SharedInodes, SinkSpec, Spec, process_umask,
+};
 use crate::dir::Handles;
 use crate::error::{Error, Kind, Result, Side};
 use crate::file_list::{FileList, NamesFrom};
@@ -186,6 +188,7 @@ impl Expanded {
     fn walk_options(&self, options: &CopyOptions) -> WalkOptions {
         WalkOptions {
             follow_links: options.follow_links,
+            scp: options.scp,
             selector: options.selector.clone(),
             keep: options.keep,
             compares_modes: options.update.asks(),
@@ -284,6 +287,7 @@ fn look_up(request: &Request, client: &ClientContext) -> Result<Expanded> {
         base: PathBuf::new(),
         remote: false,
         confine: None,
+        scp: request.options.scp,
     };
     let options = &request.options;
     let shared = client.shared.as_ref();
@@ -533,7 +537,7 @@ pub fn rules(request: &Request) -> Rules {
         makes_room: request.options.makes_room(),
         fsync: request.options.fsync,
         inplace: request.options.inplace,
-        shared_inodes: SharedInodes::new(request.options.is_beside),
+        shared_inodes: SharedInodes::new(request.options.is_beside && !request.options.scp),
         force: request.options.force,
         allow_empty: request.takes_empty(),
         blind: false,
@@ -549,6 +553,10 @@ pub fn rules(request: &Request) -> Rules {
         earlier: request.options.reuse(),
         snapshot: request.options.snapshot.is_some(),
         closed: false,
+        modes: match request.options.scp {
+            true => ModeRules::ScpDownload,
+            false => ModeRules::Usual,
+        },
         umask: process_umask(),
     }
 }
@@ -620,6 +628,7 @@ fn spec(request: &Request) -> Spec {
         check: request.options.check,
         relative: request.options.relative.is_some(),
         is_beside: request.options.is_beside,
+        scp: request.options.scp.then_some(ScpPlaces::Download),
         confine: None,
     }
 }
@@ -664,7 +673,9 @@ pub fn check(request: &Request, roots: &[Root], told: bool) -> Result<()> {
             return Err(Error::new(Kind::Breach, Side::Source, message).at(path));
         }
         let may_be = match operand.what {
-            EndKind::Path => source::may_answer(&operand.path, &answers, recursive),
+            EndKind::Path => {
+                source::may_answer(&operand.path, &answers, recursive, request.options.scp)
+            }
             // Such a source has no name that could place it elsewhere.
             _ => answers
                 .iter()

@@ -43,6 +43,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         relative: request.options.relative.is_some(),
         maps: request.maps(),
         beside: request.options.is_beside,
+        scp: request.options.scp,
         ..hello
     }
 }

@@ -313,6 +313,19 @@ impl Request {
         Err(Error::new(Kind::FarEnd, Side::Here, message))
     }
 
+    /// # Errors
+    /// `Kind::FarEnd` if `host` is too old to copy by scp's rules.
+    pub fn check_scp(&self, host: &Host, hello: &Hello) -> Result<()> {
+        if !self.options.scp || hello.can_copy_as_scp() {
+            return Ok(());
+        }
+        let message = format!(
+            "fastcp on {} is older and does not know --scp: install the same version on both hosts",
+            printable(host.name.as_bytes())
+        );
+        Err(Error::new(Kind::FarEnd, Side::Here, message))
+    }
+
     /// True if an end must know more of metadata and existing files than `-p` says.
     pub fn archives(&self) -> bool {
         let usual = match self.options.preserve {

@@ -224,6 +224,7 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.dry_run = client.dry_run;
     open.options.itemizes = client.itemizes;
     open.options.is_beside = client.beside;
+    open.options.scp = client.scp;
     // It never does more than a dry run.
     open.options.check = client.check && client.dry_run;
     permit.check(&open)?;

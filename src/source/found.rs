@@ -287,6 +287,7 @@ pub(crate) mod trees {
             confine: None,
             base: dir.to_owned(),
             remote: false,
+            scp: false,
         };
         let (roots, _) = expand(
             dir.as_os_str().as_bytes(),

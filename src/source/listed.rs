@@ -337,6 +337,7 @@ mod tests {
             base: temp.path().to_owned(),
             remote: true,
             confine: None,
+            scp: false,
         };
         let meant = |typed: &str| {
             let mut operands = RelativeOperands::default();

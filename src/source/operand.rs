@@ -34,6 +34,9 @@ pub struct Lookup {
     pub remote: bool,
     /// The only directory that may be reached, if access is restricted.
     pub confine: Option<Arc<Confine>>,
+    /// `--scp`: a slash at the end only says that a directory is meant, and nothing is copied but
+    /// files and directories.
+    pub scp: bool,
 }
 
 /// One file or directory that the user named or that a pattern matched.
@@ -307,6 +310,10 @@ fn examine(
     {
         return Err(fail(Kind::Usage, what));
     }
+    if let Some(what) = special(file_type(&stat)).filter(|_| lookup.scp) {
+        let message = format!("is {what}, and scp copies only files and directories (--scp)");
+        return Err(fail(Kind::Entry, &message));
+    }
     if let Some(what) = special(file_type(&stat)).filter(|_| !is_special(&stat)) {
         return Err(fail(
             Kind::Entry,
@@ -340,7 +347,7 @@ fn examine(
     Ok(Some(NamedSource {
         path: full,
         name,
-        contents: ending != PathEnding::Name,
+        contents: ending.means_contents(lookup.scp),
         stat,
         confine: lookup.confine.clone(),
         part: None,
@@ -398,6 +405,7 @@ mod tests {
             base,
             remote: true,
             confine: None,
+            scp: false,
         };
         (temp, lookup)
     }
@@ -438,6 +446,31 @@ mod tests {
             assert_eq!(found[0].is_directory(), *directory, "{shown}");
             assert_eq!(found[0].contents, *contents, "{shown}");
             assert!(may_be_named(typed, &found[0].name), "{shown}");
+        }
+    }
+
+    #[test]
+    fn scp_takes_no_content_for_a_slash_and_nothing_but_files_and_directories() {
+        let (_temp, lookup) = fixture();
+        let lookup = Lookup {
+            scp: true,
+            ..lookup
+        };
+        for (typed, contents) in [
+            ("dir/", false),
+            ("dirlink//", false),
+            ("di*/", false),
+            (".", true),
+            ("dir/..", true),
+            ("", true),
+        ] {
+            let (found, failed) = expand(typed.as_bytes(), &lookup, true, &Selector::default());
+            assert!(failed.is_empty() && !found.is_empty(), "{typed}");
+            assert!(found.iter().all(|one| one.contents == contents), "{typed}");
+        }
+        for typed in ["fifo", "/dev/null", "file/"] {
+            let (found, failed) = expand(typed.as_bytes(), &lookup, true, &Selector::default());
+            assert!(found.is_empty() && failed.len() == 1, "{typed}");
         }
     }
 

@@ -30,9 +30,10 @@ pub fn may_be_named(typed: &[u8], name: &Name) -> bool {
 
 /// True if a server may answer one operand with these roots. Their names must match the operand.
 /// Contents, several roots or a directory are allowed only if the operand asks for them.
-pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool) -> bool {
+/// `scp`: a slash at its end does not ask for contents.
+pub fn may_answer(typed: &[u8], roots: &[&Root], recursive: bool, scp: bool) -> bool {
     let (stripped, ending) = split_ending(typed);
-    let contents = typed.is_empty() || ending != PathEnding::Name;
+    let contents = typed.is_empty() || ending.means_contents(scp);
     let several = pattern::is_pattern(stripped);
     let home = stripped.starts_with(b"~") && !stripped.contains(&b'/');
     let may_be = |root: &&Root| {
@@ -53,6 +54,18 @@ pub(super) enum PathEnding {
     Slash,
     /// `.`, `..` or only slashes; this is not the real name of the directory.
     Dots,
+}
+
+impl PathEnding {
+    /// True if a directory with this ending stands for its contents. For `scp`, a slash alone does
+    /// not mean that.
+    pub(super) fn means_contents(self, scp: bool) -> bool {
+        match self {
+            PathEnding::Name => false,
+            PathEnding::Slash => !scp,
+            PathEnding::Dots => true,
+        }
+    }
 }
 
 /// `path` without trailing slashes, and how it ended.

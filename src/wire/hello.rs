@@ -41,6 +41,9 @@ const LISTS: &str = "file-lists";
 /// knows of sources on other hosts.
 const PLACES: &str = "places";
 
+/// The feature of an end that copies by scp's rules.
+const SCP: &str = "scp-rules";
+
 /// The feature of a server that compares files with a list of digests.
 const VERIFIES: &str = "verify-list";
 
@@ -147,6 +150,9 @@ pub struct Hello {
     /// Sent by a client: sources on other hosts go to the same destination.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
+    /// Sent by a client: `--scp`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scp: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -220,6 +226,7 @@ impl Hello {
                 VERIFIES,
                 PLACES,
                 COUNTS_LATER,
+                SCP,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -251,6 +258,7 @@ impl Hello {
             relative: false,
             maps: false,
             beside: false,
+            scp: false,
         }
     }
 
@@ -304,6 +312,11 @@ impl Hello {
     /// other hosts.
     pub fn can_place(&self) -> bool {
         self.features.iter().any(|feature| feature == PLACES)
+    }
+
+    /// True if this end copies by scp's rules on request.
+    pub fn can_copy_as_scp(&self) -> bool {
+        self.features.iter().any(|feature| feature == SCP)
     }
 
     /// True if this end, as a receiver, takes the totals after the roots. `between`: a client between

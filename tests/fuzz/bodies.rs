@@ -311,6 +311,7 @@ pub(super) fn patterns(typed: &[u8]) {
             confine: None,
             base: dir.path().to_owned(),
             remote: true,
+            scp: false,
         };
         let (named, errors) = source::expand(typed, &lookup, true, &Default::default());
         assert!(named.len() <= 4 && errors.len() <= 4);

@@ -123,6 +123,8 @@ async fn log_in(
     request.check_relative(dest, &to.hello)?;
     request.check_places(source, &from.hello, false)?;
     request.check_places(dest, &to.hello, true)?;
+    request.check_scp(source, &from.hello)?;
+    request.check_scp(dest, &to.hello)?;
     request.check_itemizes(source, &from.hello)?;
     request.check_itemizes(dest, &to.hello)?;
     let of_sender = Hello {
@@ -139,6 +141,7 @@ async fn log_in(
         relative: request.options.relative.is_some(),
         maps: request.maps(),
         beside: request.options.is_beside,
+        scp: request.options.scp,
         ..told(&to.hello).relayed()
     };
     agree((source, &of_sender), (dest, &of_receiver))?;

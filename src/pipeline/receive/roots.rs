@@ -64,7 +64,7 @@ impl DestinationResolver<'_> {
                 // Between two hosts, `typed` has a hash after the operand. Two links may lead to
                 // one place, which the sessions of other hosts would not notice.
                 follow_name: part(root).is_none()
-                    && !context.options.is_beside
+                    && (context.options.scp || !context.options.is_beside)
                     && typed(root).is_some_and(|typed| typed.follow_name),
             })
             .collect();

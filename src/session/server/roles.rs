@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::control::Outgoing;
-use crate::dest::{self, Backups, Rules, SharedInodes, SinkSpec, Spec, process_umask};
+use crate::dest::{
+    self, Backups, ModeRules, Rules, ScpPlaces, SharedInodes, SinkSpec, Spec, process_umask,
+};
 use crate::dir::Confine;
 use crate::error::{Error, Result};
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
@@ -47,6 +49,7 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
                 base,
                 remote: true,
                 confine,
+                scp: open.options.scp,
             };
             ServerRole::Source(named(operands, open, &lookup, control).await?)
         }
@@ -55,6 +58,7 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
                 base,
                 remote: true,
                 confine,
+                scp: false,
             };
             let path = path.clone();
             let found = off_task(move || ListedPlace::find(&path, &lookup));
@@ -105,6 +109,10 @@ fn spec(path: &[u8], open: &Open, base: PathBuf, confine: Option<Arc<Confine>>) 
         check: open.options.check,
         relative: open.options.relative.is_some(),
         is_beside: open.options.is_beside,
+        scp: open.options.scp.then_some(match open.between {
+            true => ScpPlaces::Between,
+            false => ScpPlaces::Upload,
+        }),
         confine,
     }
 }
@@ -217,7 +225,7 @@ pub(super) fn rules(open: &Open) -> Rules {
         makes_room: open.options.makes_room(),
         fsync: open.options.fsync,
         inplace: open.options.inplace,
-        shared_inodes: SharedInodes::new(open.options.is_beside),
+        shared_inodes: SharedInodes::new(open.options.is_beside && !open.options.scp),
         force: open.options.force,
         allow_empty: false,
         blind: false,
@@ -233,6 +241,10 @@ pub(super) fn rules(open: &Open) -> Rules {
         earlier: open.options.reuse(),
         snapshot: open.options.snapshot.is_some(),
         closed: false,
+        modes: match open.options.scp {
+            true => ModeRules::ScpUpload,
+            false => ModeRules::Usual,
+        },
         umask: process_umask(),
     }
 }

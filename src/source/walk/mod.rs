@@ -153,6 +153,9 @@ struct NamedTree {
 pub struct WalkOptions {
     /// Symbolic links inside trees are copied as the files that they lead to.
     pub follow_links: bool,
+    /// `--scp`: a link inside a tree is copied as the file that it leads to, and fails if it leads to
+    /// anything else. Each name of a file is a separate file.
+    pub scp: bool,
     pub selector: Arc<Selector>,
     pub keep: Keep,
     /// The receiver compares modes of existing files, so a mode is what the destination would get.
@@ -443,6 +446,7 @@ impl Walk {
         match file_type(&stat) {
             FileType::RegularFile => self.file(spot, stat),
             FileType::Directory => self.directory(spot, stat),
+            FileType::Symlink if self.options.scp => self.followed_as_by_scp(spot),
             FileType::Symlink => match spot.link_text() {
                 Ok(text) if self.holds_here() && spot.parent != NO_PARENT => {
                     self.unnumbered(spot, EntryKind::Symlink(text), &stat);
@@ -482,7 +486,35 @@ impl Walk {
         }
     }
 
+    /// scp copies a link as a file, or not at all.
+    fn followed_as_by_scp(&mut self, spot: WalkSpot) {
+        if self.roots.are_confined() {
+            let why = "is a symbolic link, and this key may not follow links (--confine)";
+            return self.fail(Kind::Entry, &spot, why);
+        }
+        let spot = WalkSpot {
+            through_link: true,
+            ..spot
+        };
+        match spot.stat() {
+            Ok(stat) if file_type(&stat) == FileType::RegularFile => self.file(spot, stat),
+            Ok(stat) => {
+                let what = special(file_type(&stat)).unwrap_or("a directory");
+                let message = format!("is a link to {what}, and scp copies no such link (--scp)");
+                self.fail(Kind::Entry, &spot, &message);
+            }
+            Err(cause) => {
+                let is_missing = Errno::from_io_error(&cause) == Some(Errno::NOENT);
+                let what = if is_missing { DANGLING } else { "" };
+                self.fail_io(spot.path(), what, cause);
+            }
+        }
+    }
+
     fn file(&mut self, spot: WalkSpot, mut stat: Stat) {
+        if self.options.scp {
+            stat.st_nlink = 1;
+        }
         if self.holds_here() && stat.st_nlink == 1 && spot.parent != NO_PARENT {
             return self.unnumbered(spot, EntryKind::File, &stat);
         }

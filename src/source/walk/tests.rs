@@ -14,6 +14,7 @@ fn named(path: &Path) -> Vec<NamedSource> {
         confine: None,
         base: PathBuf::new(),
         remote: false,
+        scp: false,
     };
     let (found, failed) = expand(
         path.as_os_str().as_bytes(),

@@ -102,6 +102,9 @@ pub struct CopyOptions {
     /// Sources on other hosts go to the same destination in other sessions. Sent in the hello.
     #[serde(skip)]
     pub is_beside: bool,
+    /// `--scp`: sources, places and modes are as in scp. Sent in the hello.
+    #[serde(skip)]
+    pub scp: bool,
     /// The metadata to keep. Sent in [`Archive`](super::Message::Archive), except `-p`.
     #[serde(skip)]
     pub keep: Keep,

@@ -108,6 +108,7 @@ fn messages() -> Vec<Message> {
         relative: None,
         maps: Default::default(),
         is_beside: false,
+        scp: false,
         mkpath: false,
         dry_run: false,
         itemizes: false,
@@ -632,7 +633,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"many-links\",\"selection-sides\",\"archive-snapshots\",\"keyed-patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"places\",\"late-totals\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"many-links\",\"selection-sides\",\"archive-snapshots\",\"keyed-patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"places\",\"late-totals\",\"scp-rules\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );
