@@ -81,6 +81,9 @@ pub(super) struct Args {
     #[arg(hide = true)]
     pub operands: Vec<OsString>,
 
+    /// Do as scp does; comes first (see --help scp)
+    #[arg(long, help_heading = COPYING)]
+    pub scp: bool,
     /// Copy directories recursively
     #[arg(short = 'r', help_heading = COPYING)]
     pub recursive: bool,

@@ -1,7 +1,52 @@
-//! Exit codes of the command.
+//! Exit codes of the command: its own, and those of scp.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::pipe::write_all;
+use crate::session::Outcome;
+
+/// scp's exit code if something was not copied.
+pub(super) const SCP_ERROR: i32 = 1;
+
+/// scp's exit code if ssh failed, or if scp has ended before it was done.
+pub(super) const SCP_FATAL: i32 = 255;
+
+/// The result of one of scp's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ScpExit {
+    pub code: i32,
+    /// No step follows.
+    pub ends: bool,
+}
+
+impl ScpExit {
+    pub(super) fn fatal(code: i32) -> ScpExit {
+        ScpExit { code, ends: true }
+    }
+
+    /// scp goes on with the next operand if an entry fails.
+    pub(super) fn of_entries(are_copied: bool) -> ScpExit {
+        let code = if are_copied { 0 } else { SCP_ERROR };
+        ScpExit { code, ends: false }
+    }
+
+    /// `is_upload_of_several`: of files from this machine, which need a directory.
+    pub(super) fn of(outcome: &Outcome, is_upload_of_several: bool) -> ScpExit {
+        match outcome.fatal.as_ref().map(|fatal| fatal.kind) {
+            Some(Kind::Connect | Kind::FarEnd | Kind::Lost) => ScpExit::fatal(SCP_FATAL),
+            Some(Kind::Signal(_)) => ScpExit::fatal(SCP_ERROR),
+            Some(_) if is_upload_of_several => ScpExit::fatal(SCP_FATAL),
+            _ => ScpExit::of_entries(outcome.exit_code() == 0),
+        }
+    }
+
+    /// The result of this step and of those before it.
+    pub(super) fn after(self, code: i32) -> i32 {
+        match self.ends {
+            true => self.code,
+            false => code.max(self.code),
+        }
+    }
+}
 
 /// The exit code of the copy, or of the failure to write its record if the copy succeeded.
 pub(super) fn code_of(code: i32, written: Result<()>) -> i32 {

@@ -24,6 +24,7 @@ mod remote_admin;
 mod request;
 mod rule_args;
 mod schedule_args;
+mod scp;
 mod ssh_config;
 mod values;
 
@@ -39,7 +40,7 @@ use crate::progress::Progress;
 use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
-use crate::session::{Operand, Request, server};
+use crate::session::{Operand, Outcome, Request, server};
 use crate::ui::{Copied, EndHosts, Screen, stdout};
 use crate::units::printable;
 use crate::wire::greeting;
@@ -47,12 +48,16 @@ use crate::{app, guide, program, ssh};
 
 use args::Args;
 use check::Order;
-use exit::{code_of, refuse};
+use exit::{ScpExit, code_of, refuse};
+use scp::{ScpLine, ScpStep};
 
 /// Executes the command line; returns the exit code.
 pub fn main() -> i32 {
     if let Some(code) = ssh::ask::asked() {
         return code;
+    }
+    if let Some(words) = scp::line(std::env::args_os()) {
+        return copy_as_scp(words);
     }
     if let Some(topic) = help_topic(std::env::args_os().skip(1)) {
         return help(&topic).unwrap_or_else(|error| refuse(&error));
@@ -68,6 +73,10 @@ pub fn main() -> i32 {
             return error.exit_code();
         }
     };
+    if args.scp {
+        let message = "--scp must be the first argument: all others are scp's";
+        return refuse(&Error::usage(message));
+    }
     if let Some(digest) = &args.placed
         && let Err(error) = program::placed::check(digest)
     {
@@ -177,6 +186,12 @@ fn copy(order: Order) -> i32 {
     if groups.len() > 1 {
         return copy_from_all(&order, groups);
     }
+    let (outcome, told) = copy_from_one(order);
+    code_of(outcome.exit_code(), told)
+}
+
+/// Copies from one host. Also returns whether the result was written.
+fn copy_from_one(order: Order) -> (Outcome, Result<()>) {
     let progress = Arc::new(Progress::default());
     let reading = progress.clone();
     let hosts = hosts_of(&order.request, &order.request.dest);
@@ -185,7 +200,47 @@ fn copy(order: Order) -> i32 {
     order.tell(&*reporter);
     let outcome = app::copy::run(order.request, progress, reporter);
     let told = screen.finish(&outcome);
-    code_of(outcome.exit_code(), told)
+    (outcome, told)
+}
+
+/// Takes scp's steps, with scp's exit code.
+fn copy_as_scp(words: Vec<OsString>) -> i32 {
+    let line = match ScpLine::parse(words) {
+        Ok(line) => line,
+        Err(refused) => {
+            if let Some(text) = &refused.for_partner {
+                // It may not read any more.
+                let _ = stdout::show(text);
+            }
+            exit::say(&refused.message);
+            return refused.code;
+        }
+    };
+    let mut code = 0;
+    for step in line.steps() {
+        let exit = match step {
+            ScpStep::Copy(order) => {
+                let is_upload = order.request.sources[0].host.is_none();
+                let is_upload_of_several = is_upload && order.request.options.is_beside;
+                // Its result is the exit code.
+                let (outcome, _) = copy_from_one(*order);
+                ScpExit::of(&outcome, is_upload_of_several)
+            }
+            ScpStep::Cp(cp) => cp.run().unwrap_or_else(|error| {
+                exit::say(&format!("{error}\n"));
+                ScpExit::of_entries(false)
+            }),
+            ScpStep::Failed(error, exit) => {
+                exit::say(&format!("{error}\n"));
+                exit
+            }
+        };
+        code = exit.after(code);
+        if exit.ends {
+            break;
+        }
+    }
+    code
 }
 
 /// Copies from several hosts, with one result.

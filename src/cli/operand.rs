@@ -56,6 +56,35 @@ pub fn parse(typed: OsString) -> Result<Operand> {
     })
 }
 
+/// The operand as scp reads it: `-` is a file, and what precedes a colon is a host.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_as_scp(typed: OsString) -> Result<Operand> {
+    let bytes = typed.as_bytes();
+    let (host, path) = match (bytes.strip_prefix(SCHEME), colon(bytes)) {
+        (Some(rest), _) => {
+            let (host, path) = uri(rest).map_err(|why| refused(bytes, why))?;
+            (Some(host), path)
+        }
+        (None, Some(colon)) => {
+            let host = login(&bytes[..colon]).map_err(|why| refused(bytes, why))?;
+            (Some(host), bytes[colon + 1..].to_vec())
+        }
+        (None, None) => (None, bytes.to_vec()),
+    };
+    // scp copies the contents of a home directory, which has no name for it.
+    let is_home = host.is_some() && path.starts_with(b"~");
+    let is_home = is_home && path[1..].iter().all(|byte| *byte == b'/');
+    let operand = Operand {
+        typed,
+        host,
+        what: EndKind::Path,
+        path: if is_home { Vec::new() } else { path },
+    };
+    Ok(operand)
+}
+
 fn refused(operand: &[u8], why: &str) -> Error {
     Error::usage(format!("{}: {why}", printable(operand)))
 }
@@ -331,6 +360,26 @@ mod tests {
             ("-", EndKind::Stdio),
         ] {
             assert_eq!(as_destination(parsed(typed.as_bytes()).unwrap()).what, what);
+        }
+    }
+
+    #[test]
+    fn scp_knows_no_streams_and_no_other_schemes() {
+        for (typed, host, path) in [
+            ("-", None, "-"),
+            ("", None, ""),
+            ("rsync://h/x", Some("rsync"), "//h/x"),
+            ("h::x", Some("h"), ":x"),
+            ("scp://h//x", Some("h"), "/x"),
+            ("h:~", Some("h"), ""),
+            ("h:~//", Some("h"), ""),
+            ("h:~/x", Some("h"), "~/x"),
+            ("~", None, "~"),
+        ] {
+            let operand = parse_as_scp(typed.into()).expect(typed);
+            assert_eq!(operand.what, EndKind::Path, "{typed}");
+            assert_eq!(operand.path, path.as_bytes(), "{typed}");
+            assert_eq!(operand.host.map(|host| host.name).as_deref(), host);
         }
     }
 

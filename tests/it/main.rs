@@ -44,6 +44,7 @@ mod copy {
     mod pipes;
     mod placement;
     mod postgres;
+    mod scp;
     mod small_files;
     mod snapshots;
     mod special;

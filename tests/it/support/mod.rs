@@ -23,6 +23,7 @@ pub(crate) mod proxy;
 pub(crate) mod pty;
 pub(crate) mod routes;
 pub(crate) mod run;
+pub(crate) mod scp;
 pub(crate) mod second;
 pub(crate) mod slow;
 pub(crate) mod ssh_once;
