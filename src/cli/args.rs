@@ -85,7 +85,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = COPYING)]
     pub scp: bool,
     /// Copy directories recursively
-    #[arg(short = 'r', help_heading = COPYING)]
+    #[arg(short = 'r', long, help_heading = COPYING)]
     pub recursive: bool,
     /// Change nothing; show what would be done
     #[arg(short = 'n', long, help_heading = COPYING)]
@@ -196,7 +196,7 @@ pub(super) struct Args {
     pub follow_ms: Option<u64>,
 
     /// Keep modes and times; set-id bits if same owner
-    #[arg(short = 'p', help_heading = METADATA)]
+    #[arg(short = 'p', long, help_heading = METADATA)]
     pub preserve: bool,
     /// Follow symbolic links in directories
     #[arg(short = 'L', help_heading = METADATA)]
@@ -208,10 +208,11 @@ pub(super) struct Args {
     #[command(flatten)]
     pub earlier: EarlierArgs,
 
-    #[arg(short = 'P', value_name = "PORT", help_heading = SSH,
+    #[arg(short = 'P', long, value_name = "PORT", help_heading = SSH,
           value_parser = clap::value_parser!(u16).range(1..), help = "Port")]
     pub port: Option<u16>,
-    #[arg(short = 'i', value_name = "FILE", help_heading = SSH, help = "Identity (private key)")]
+    #[arg(short = 'i', long = "identity", value_name = "FILE", help_heading = SSH,
+          help = "Identity (private key)")]
     pub identities: Vec<PathBuf>,
     #[arg(short = 'F', value_name = "FILE", help_heading = SSH, help = "ssh's configuration")]
     pub config: Option<PathBuf>,
@@ -322,10 +323,10 @@ pub(super) struct Args {
     pub schedule: ScheduleArgs,
 
     /// Errors only
-    #[arg(short = 'q', help_heading = OUTPUT)]
+    #[arg(short = 'q', long, help_heading = OUTPUT)]
     pub quiet: bool,
     /// Verbose, with ssh's debug output; -vv for more
-    #[arg(short = 'v', action = ArgAction::Count, help_heading = OUTPUT)]
+    #[arg(short = 'v', long, action = ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
     /// Print the summary even if stderr is not a terminal
     #[arg(long, help_heading = OUTPUT)]
@@ -349,7 +350,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = OUTPUT)]
     pub no_config: bool,
     /// Print the version; with HOST: also HOST's
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(short = 'V', long, help_heading = OUTPUT)]
     pub version: bool,
     /// Print this help; --help TOPIC prints a page
     #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]

@@ -166,9 +166,11 @@ fn usage(error: &clap::Error) -> String {
     let is_about = |option: &str| text.contains(&format!("for '{option}'"));
     let hint = if is_about("-l <KBIT>") {
         "(-l is scp's letter for a rate; symbolic links in a directory stay links)\n"
-    } else if is_about("-P <PORT>") {
+    } else if is_about("--port <PORT>") {
         "(-P is scp's letter for a port, a number from 1 to 65535; a copy shows progress and resumes \
          without an option)\n"
+    } else if is_about("--preserve") {
+        "(-p and --preserve keep modes and times and take no value; -a keeps all metadata)\n"
     } else {
         ""
     };
@@ -341,5 +343,7 @@ mod tests {
         assert!(usage(&error).starts_with("fastcp: invalid value '0'"));
         let error = Args::try_parse_from(["fastcp", "-avP", "a", "h:"]).unwrap_err();
         assert!(usage(&error).contains("(-P is scp's letter"));
+        let error = Args::try_parse_from(["fastcp", "--preserve=all", "a", "h:"]).unwrap_err();
+        assert!(usage(&error).contains("keep modes and times"), "{error}");
     }
 }

@@ -225,6 +225,17 @@ fn help_is_short_and_tells_the_flags_and_exit_codes() {
     for code in ["128+n", "11", "12", "13 internal error"] {
         assert!(text.contains(code), "exit code {code} is not in --help");
     }
+    for flag in [
+        "-r, --recursive",
+        "-p, --preserve",
+        "-P, --port",
+        "-i, --identity",
+        "-q, --quiet",
+        "-v, --verbose",
+        "-V, --version",
+    ] {
+        assert!(text.contains(flag), "{flag} is not in --help");
+    }
     assert!(
         text.lines().count() <= 158,
         "{} lines are not short",
@@ -236,6 +247,8 @@ fn help_is_short_and_tells_the_flags_and_exit_codes() {
     let version = Run::new(fastcp_binary(), "/").arg("--version").run();
     version.succeeds();
     let text = version.stdout_text();
+    let short = Run::new(fastcp_binary(), "/").arg("-V").run();
+    assert_eq!(short.succeeds().stdout_text(), text);
     assert!(
         text.contains(env!("CARGO_PKG_VERSION")) && text.contains("protocol 1"),
         "{text}"
