@@ -20,7 +20,7 @@ pub trait Reporter: Send + Sync {
     fn waiting(&self, cause: &Error);
     /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
-    /// An entry changes at the destination: shown on a separate line.
+    /// An entry has changed at the destination: shown on a separate line.
     fn itemized(&self, entry: &ItemizedEntry);
     /// The same for a deleted entry.
     fn deleted(&self, path: &[u8]);

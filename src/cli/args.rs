@@ -325,7 +325,7 @@ pub(super) struct Args {
     /// Errors only
     #[arg(short = 'q', long, help_heading = OUTPUT)]
     pub quiet: bool,
-    /// Verbose, with ssh's debug output; -vv for more
+    /// Explain the copy; -vv: each file; -vvv: ssh -v too
     #[arg(short = 'v', long, action = ArgAction::Count, help_heading = OUTPUT)]
     pub verbose: u8,
     /// Print the summary even if stderr is not a terminal
@@ -380,6 +380,11 @@ impl Args {
     /// True if the user wants a line for each change.
     pub(super) fn lists_changes(&self) -> bool {
         self.itemize_changes || self.dry_run && !self.quiet
+    }
+
+    /// True if the user wants a line on stderr for each entry.
+    pub(super) fn names_files(&self) -> bool {
+        self.verbose > 1 && !self.quiet
     }
 
     /// `--check` is a dry run with these options, which shows differences.

@@ -144,6 +144,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let output = Output {
         quiet: args.quiet,
         verbose: args.verbose > 0,
+        names_files: args.names_files(),
         summary: args.summary || args.dry_run,
         plain: is_at_terminal(&sources, &dest)
             || args.lists_changes() && std::io::stdout().is_terminal(),
@@ -379,7 +380,7 @@ mod tests {
     fn letters_mean_what_they_mean_to_scp() {
         let order = ordered(
             "-rp -P2222 -i a -ib -F cfg -J gate -oBatchMode=yes -o User=x -S /bin/sh -46BA \
-             -c aes -vv -q -l8000 -l 800 -r x h:y",
+             -c aes -vvvv -q -l8000 -l 800 -r x h:y",
         )
         .unwrap();
         let Request { options, ssh, .. } = &order.request;

@@ -39,6 +39,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     let output = Output {
         quiet: args.quiet,
         verbose: args.verbose > 0,
+        names_files: false,
         summary: true,
         plain: std::io::IsTerminal::is_terminal(&std::io::stdout()),
         json: args.json,

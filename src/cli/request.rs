@@ -15,6 +15,9 @@ use super::values::RateArgument;
 /// scp's Kbit is 1024 bits.
 const BYTES_PER_KBIT: u64 = 1024 / 8;
 
+/// `-v` and `-vv` are about fastcp alone; each further `v` is one for ssh.
+const OWN_VERBOSITY: u8 = 2;
+
 /// The current limit in bytes a second.
 ///
 /// # Errors
@@ -44,7 +47,9 @@ pub(super) fn request(
     // A trailing slash in the list also means all that a directory has.
     let has_directories = recursive || has_list;
     // The differences that a check finds are counted here.
-    let itemizes = args.lists_changes() || args.check.is_some();
+    let has_lines = args.lists_changes() || args.check.is_some();
+    let names_files = args.names_files() && !has_lines;
+    let itemizes = has_lines || names_files;
     let lists = args.verbose > 0 || args.json || itemizes;
     let compares = args.compares();
     let backup = args.mirror.backup(&dest)?;
@@ -122,6 +127,7 @@ pub(super) fn request(
             bind: args.bind,
             address: args.address,
         },
+        names_files,
         trust_partial: args.trust_partial,
         allow_empty: args.allow_empty,
         retry: match args.dry_run {
@@ -178,6 +184,6 @@ pub(super) fn ssh_options(args: &mut Args) -> SshOptions {
         batch: args.batch,
         forward_agent: args.forward_agent,
         quiet: args.quiet,
-        verbose: args.verbose,
+        verbose: args.verbose.saturating_sub(OWN_VERBOSITY),
     }
 }

@@ -320,6 +320,7 @@ impl ScpLine {
         let output = Output {
             quiet: args.quiet,
             verbose: args.verbose > 0,
+            names_files: args.names_files(),
             summary: false,
             plain: dest.what != EndKind::Path,
             json: false,

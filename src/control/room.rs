@@ -29,6 +29,11 @@ impl Room {
         })
     }
 
+    /// Bytes that are taken.
+    pub fn taken(&self) -> usize {
+        self.all - *self.free.lock()
+    }
+
     /// Never waits. None if too few bytes are free.
     pub fn try_take(self: &Arc<Room>, bytes: usize) -> Option<RoomShare> {
         self.take_from(&mut self.free.lock(), bytes)

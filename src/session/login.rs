@@ -191,6 +191,11 @@ impl Met {
         words.said_hello();
         words.show_own(&*client.reporter, None);
         client.reached.note(host, &hello.reached);
+        client.reporter.detail(&format!(
+            "{}: started fastcp {} there",
+            printable(host.name.as_bytes()),
+            printable(hello.build.as_bytes()),
+        ));
         Ok(Met {
             host: host.clone(),
             hello,

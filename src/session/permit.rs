@@ -47,6 +47,11 @@ pub enum PermittedAccess {
 }
 
 impl Permit {
+    /// True if the user of the key must not know how existing files differ.
+    pub fn hides_changes(&self, role: &Role) -> bool {
+        !role.sends() && self.access == PermittedAccess::Write
+    }
+
     /// Refuses forbidden requests.
     ///
     /// # Errors
@@ -94,7 +99,7 @@ impl Permit {
             );
         }
         let itemizes = open.options.itemizes || open.options.dry_run;
-        if itemizes && !open.role.sends() && self.access == PermittedAccess::Write {
+        if itemizes && self.hides_changes(&open.role) {
             return refused(
                 "this key does not allow --dry-run, --check and --itemize-changes: it may only write \
                  (--write-only), and they show how existing files differ",

@@ -78,6 +78,8 @@ pub struct Request {
     pub route: RouteOptions,
     /// `--bwlimit @FILE`: the file with the rate limit, read once a second.
     pub rate_file: Option<RateFile>,
+    /// `-vv`: changes are reported only if the far end can and may do that.
+    pub names_files: bool,
     /// `--trust-partial`: an earlier run's data is not read again unless something speaks against
     /// it.
     pub trust_partial: bool,
@@ -187,6 +189,7 @@ impl Request {
             streams: None,
             route: RouteOptions::default(),
             rate_file: None,
+            names_files: false,
             trust_partial: false,
             allow_empty: false,
             retry: Retry::never(),
@@ -380,6 +383,7 @@ impl Request {
     pub fn check_itemizes(&self, host: &Host, hello: &Hello) -> Result<()> {
         let what = match (self.options.dry_run, self.options.itemizes) {
             _ if hello.can_itemize() => return Ok(()),
+            (false, _) if self.names_files => return Ok(()),
             (false, false) => return Ok(()),
             (true, _) => "would copy in a dry run",
             (false, true) => "does not know --itemize-changes",

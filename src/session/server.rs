@@ -222,7 +222,8 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.compares = Some(client.compares);
     open.options.mkpath = client.mkpath;
     open.options.dry_run = client.dry_run;
-    open.options.itemizes = client.itemizes;
+    let hides = client.itemizes_if_allowed && permit.hides_changes(&open.role);
+    open.options.itemizes = client.itemizes && !hides;
     open.options.is_beside = client.beside;
     open.options.scp = client.scp;
     // It never does more than a dry run.

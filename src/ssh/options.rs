@@ -30,7 +30,7 @@ pub struct SshOptions {
     pub batch: bool,
     pub forward_agent: bool,
     pub quiet: bool,
-    /// Number of `-v`.
+    /// Number of `-v` for ssh.
     pub verbose: u8,
 }
 

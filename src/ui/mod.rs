@@ -42,12 +42,12 @@ use terminal::Terminal;
 
 use crate::control::room::{Room, RoomShare};
 use crate::error::{Error, Kind, Result};
-use crate::itemize::ItemizedEntry;
+use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::pipe::write_all;
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::session::Outcome;
-use crate::units::{count, harmless, printable};
+use crate::units::{count, harmless, printable, size};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -65,6 +65,10 @@ const LINES_WAITING_MAX: usize = 10_000;
 
 /// The most bytes of these lines.
 const LINES_BYTES_MAX: usize = 4 << 20;
+
+/// Bytes of memory that a waiting line takes beside its text. So 10,000 lines of `-vv`, however
+/// short, are more than a copy adds without waiting.
+const LINE_BYTES: usize = 160;
 
 /// Failures that are kept for the end if the queue is full: the endless output of a command must
 /// not hide why it failed. Further failures are only counted.
@@ -291,7 +295,7 @@ impl Teller {
 
     /// None if there are too many bytes.
     fn waiting_line(&self, text: String) -> Option<ScreenMessage> {
-        let _share = self.room.try_take(text.len())?;
+        let _share = self.room.try_take(text.len() + LINE_BYTES)?;
         Some(ScreenMessage::Line { text, _share })
     }
 
@@ -351,8 +355,10 @@ impl Reporter for Teller {
     }
 
     fn itemized(&self, entry: &ItemizedEntry) {
-        if let Some(changes) = &self.changes {
-            changes.changed(entry, &self.of, self.hosts.dest.is_some());
+        match &self.changes {
+            Some(changes) => changes.changed(entry, &self.of, self.hosts.dest.is_some()),
+            None if self.output.names_files => self.detail(&copied(entry)),
+            None => {}
         }
     }
 
@@ -364,7 +370,12 @@ impl Reporter for Teller {
     }
 
     fn changes_waiting(&self) -> usize {
-        self.changes.as_ref().map_or(0, ChangeLines::waiting)
+        match &self.changes {
+            Some(changes) => changes.waiting(),
+            // These lines must not take the room of errors.
+            None if self.output.names_files => self.room.taken(),
+            None => 0,
+        }
     }
 
     fn status(&self) {
@@ -375,6 +386,21 @@ impl Reporter for Teller {
         let (until, answered) = mpsc::channel::<()>();
         self.tell(Some(ScreenMessage::Hold(ScreenHold { shown, answered })));
         Box::new(until)
+    }
+}
+
+/// `copied tree/a (1.05 MB)`, a line of `-vv`.
+fn copied(entry: &ItemizedEntry) -> String {
+    let path = printable(&entry.shown_path());
+    let target = entry.arrow().map(|arrow| (arrow, printable(&entry.target)));
+    let target = target.map_or_else(String::new, |(arrow, target)| arrow.to_owned() + &target);
+    match entry.action {
+        // The length of a pipe is not known.
+        ItemAction::Sent if entry.size == 0 => format!("copied {path}"),
+        ItemAction::Sent => format!("copied {path} ({})", size(entry.size)),
+        ItemAction::Made => format!("made {path}{target}"),
+        ItemAction::Linked => format!("linked {path}{target}"),
+        ItemAction::Corrected => format!("set the metadata of {path}"),
     }
 }
 

@@ -6,6 +6,8 @@ pub struct Output {
     /// Errors only; takes precedence over `verbose` and `summary`.
     pub quiet: bool,
     pub verbose: bool,
+    /// A line for each entry that is copied (`-vv`), unless `changes` has one.
+    pub names_files: bool,
     /// Show the summary even if stderr is not a terminal.
     pub summary: bool,
     /// No bars, because the data itself is typed or shown on a terminal.

@@ -137,6 +137,9 @@ pub struct Hello {
     /// Sent by a client: `--itemize-changes`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub itemizes: bool,
+    /// Sent by a client with `itemizes`: a key that forbids it allows the copy without it (`-vv`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub itemizes_if_allowed: bool,
     /// Sent by a client: `--check`, which is a dry run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
@@ -254,6 +257,7 @@ impl Hello {
             archives: false,
             dry_run: false,
             itemizes: false,
+            itemizes_if_allowed: false,
             check: false,
             relative: false,
             maps: false,

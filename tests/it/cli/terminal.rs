@@ -16,6 +16,10 @@ ways! { push, pull =>
     it_works_with_nothing_in_the_environment,
 }
 
+ways! { push, pull, between =>
+    v_explains_the_copy_and_ssh_speaks_from_the_third_on,
+}
+
 ways! { here =>
     q_tells_errors_only,
     control_characters_never_reach_the_terminal,
@@ -134,6 +138,38 @@ fn without_a_terminal_success_is_silent(case: &Case) {
     }
 }
 
+fn v_explains_the_copy_and_ssh_speaks_from_the_third_on(case: &Case) {
+    case.src.file("tree/a", noise(1, MIB));
+    case.src.link("tree/l", "a");
+    let copy = |flag: &str, to: &str| {
+        case.dst.dir(to);
+        let done = case.copy(&["-r", flag], "tree", to);
+        done.succeeds().says("1 file, 1.05 MB in");
+        done.says(": started fastcp ").says("fastcp: route: ");
+        assert!(done.stdout.is_empty());
+        done
+    };
+    let one = copy("-v", "one");
+    one.never_says("copied").never_says("debug1:");
+    let two = copy("-vv", "two");
+    two.says("fastcp: copied tree/a (1.05 MB)\n")
+        .says("fastcp: made tree/\n")
+        .says("fastcp: made tree/l -> a\n")
+        .never_says("debug1:");
+    copy("-vvv", "three")
+        .says("fastcp: copied tree/a (")
+        .says("debug1:")
+        .never_says("debug2:");
+    copy("-vvvv", "four").says("debug2:");
+    // Nothing is named twice, and nothing that was there.
+    case.copy(&["-a", "-vv"], "tree", "two").succeeds();
+    let again = case.copy(&["-a", "--verbose", "--verbose"], "tree", "two");
+    again.succeeds().never_says("tree/a").never_says("copied");
+    let both = case.copy(&["-r", "-vv", "--itemize-changes"], "tree", "one");
+    both.succeeds().never_says("copied");
+    assert!(both.stdout_text().contains("tree/a\n"), "{both}");
+}
+
 fn it_works_with_nothing_in_the_environment(case: &Case) {
     case.src.file("a", noise(1, MIB));
     let run = case.copying(&[], "a", "a");
@@ -164,10 +200,15 @@ fn control_characters_never_reach_the_terminal(case: &Case) {
     let name = "evil\x1b]0;title\x07\r\u{202e}name";
     case.src.file(name, noise(1, MIB));
     case.dst.dir(format!("{name}/in the way"));
-    let done = case.copy(&["--no-target-directory"], name, name);
-    done.fails();
-    for bad in ['\x1b', '\x07', '\r', '\u{202e}'] {
-        assert!(!done.stderr.contains(bad), "{bad:?} in {done}");
+    let failed = case.copy(&["--no-target-directory"], name, name);
+    failed.fails();
+    case.dst.dir("new");
+    let named = case.copy(&["-vv"], name, "new");
+    named.succeeds().says("fastcp: copied evil");
+    for done in [failed, named] {
+        for bad in ['\x1b', '\x07', '\r', '\u{202e}'] {
+            assert!(!done.stderr.contains(bad), "{bad:?} in {done}");
+        }
     }
 }
 

@@ -339,6 +339,9 @@ fn a_key_that_only_writes_is_good_for_nothing_else(case: &Case) {
         assert_eq!(shown.stdout_text(), "");
     }
     assert_eq!(case.dst.read("secret"), secret.as_bytes());
+    // `-vv` would name what changes, but is for any copy.
+    let names = copy(case, &["-vv"], &guess, "far:new");
+    names.succeeds().never_says("copied");
     // A missing backup would show that the guess is right.
     case.src.file("guess/file", secret);
     case.src.hard_link("guess/link", "guess/file");

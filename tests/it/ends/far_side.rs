@@ -181,7 +181,7 @@ fn a_host_that_has_gzip_is_sent_less(case: &Case) {
         });
         // ssh tells it at its end, which a busy machine may delay for longer than fastcp waits.
         let sent = (0..5).find_map(|_| {
-            let done = copy(case, &["-v"]);
+            let done = copy(case, &["-vvv"]);
             done.succeeds().says("installing fastcp");
             let names = case.home.dir(".cache/fastcp").names();
             assert_eq!(names.len(), 1, "{names:?}");

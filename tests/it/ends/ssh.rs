@@ -84,7 +84,8 @@ fn each_letter_reaches_ssh_with_its_meaning(case: &Case) {
         ),
         // With its own -q, ssh would not print the messages that errors quote.
         (&["-q"], &["-ologlevel=error"]),
-        (&["-v"], &["-v", "-ologlevel=verbose"]),
+        // The first two are about fastcp itself.
+        (&["-vvv"], &["-v", "-ologlevel=verbose"]),
         (
             &["-F", &case.host().ssh_config().display().to_string()],
             &["-f {config}"],
@@ -104,7 +105,7 @@ fn each_letter_reaches_ssh_with_its_meaning(case: &Case) {
         assert!(as_wanted, "{typed:?} gave ssh {given}");
     }
     // ssh must not get these: they mean something else to it, or nothing.
-    let others = ["-l", "100000", "-r", "-p", "-C"];
+    let others = ["-l", "100000", "-r", "-p", "-C", "-vv"];
     assert_eq!(argv(case, &others), plain);
 }
 
