@@ -71,6 +71,7 @@ impl Reporter for Silent {
         panic!("{error}");
     }
     fn left_out(&self, _: &Error) {}
+    fn installing(&self, _: &str) {}
     fn notice(&self, line: &str) {
         eprintln!("{line}");
     }

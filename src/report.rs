@@ -18,6 +18,9 @@ pub trait Reporter: Send + Sync {
     fn notice(&self, line: &str);
     /// The copy waits for `cause` to pass: a notice that names its host and path.
     fn waiting(&self, cause: &Error);
+    /// fastcp is being installed on a host, which may take a while: a line for a user who waits at a
+    /// terminal, and for `-v`.
+    fn installing(&self, line: &str);
     /// A line for `-v`, shown after "fastcp: ".
     fn detail(&self, line: &str);
     /// An entry has changed at the destination: shown on a separate line.
@@ -48,6 +51,7 @@ impl Reporter for SilentReporter {
     fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn waiting(&self, _: &Error) {}
+    fn installing(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}

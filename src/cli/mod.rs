@@ -4,8 +4,8 @@
 mod args;
 mod check;
 mod choice;
-mod config;
 mod clock_time;
+mod config;
 mod earlier_args;
 mod ends;
 mod exit;

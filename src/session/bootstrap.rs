@@ -127,7 +127,7 @@ impl Bootstrap<'_> {
             FirstMessage::Greeting(Greeting::Failed(failure)) => return Err(self.failed(failure)),
             FirstMessage::Greeting(_) => return Err(self.out_of_place().into()),
         };
-        self.reporter.notice(&format!(
+        self.reporter.installing(&format!(
             "fastcp: {}: installing fastcp there, in {} ({})",
             self.name(),
             printable(&directory),

@@ -605,6 +605,7 @@ mod tests {
             self.0.lock().push(line.to_owned());
         }
         fn waiting(&self, _: &Error) {}
+        fn installing(&self, _: &str) {}
         fn detail(&self, _: &str) {}
         fn itemized(&self, _: &ItemizedEntry) {}
         fn deleted(&self, _: &[u8]) {}

@@ -121,6 +121,8 @@ impl ScreenHold {
 #[derive(Clone)]
 struct Teller {
     output: Output,
+    /// Somebody may be waiting at a terminal.
+    is_watched: bool,
     lines: SyncSender<ScreenMessage>,
     /// For the bytes of waiting lines.
     room: Arc<Room>,
@@ -160,6 +162,7 @@ impl Screen {
         Screen {
             teller: Teller {
                 output,
+                is_watched: terminal.is_some(),
                 lines: sender,
                 room: Room::new(LINES_BYTES_MAX),
                 lost: Arc::default(),
@@ -350,6 +353,12 @@ impl Reporter for Teller {
         self.notice(&sentence(cause, &self.hosts));
     }
 
+    fn installing(&self, line: &str) {
+        if self.is_watched || self.output.verbose {
+            self.notice(line);
+        }
+    }
+
     fn detail(&self, line: &str) {
         self.detail_line(&format!("fastcp: {}", harmless(line)));
     }
@@ -522,6 +531,7 @@ mod tests {
     fn teller(output: Output, lines: SyncSender<ScreenMessage>) -> Teller {
         Teller {
             output,
+            is_watched: false,
             lines,
             room: Room::new(LINES_BYTES_MAX),
             lost: Arc::default(),

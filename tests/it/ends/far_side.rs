@@ -6,12 +6,14 @@ mod poor;
 use std::path::{Path, PathBuf};
 
 use crate::support::host::find_program;
+use crate::support::pty::Terminal;
 use crate::support::run::{fastcp_binary, stripped_binary};
 use crate::support::*;
 
 ways! { push, pull => a_host_without_fastcp_is_given_it_once }
 
 ways! { push =>
+    an_installation_is_told_at_a_terminal_alone,
     every_login_shell_is_understood,
     a_host_with_little_more_than_a_shell_will_do,
     a_host_that_has_gzip_is_sent_less,
@@ -66,9 +68,7 @@ fn placed(home: &Dir) -> Vec<PathBuf> {
 fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     case.src.file("a", noise(1, 2 * MIB));
     case.host().set_login(&bare_login());
-    let first = copy(case, &["--route=direct"]);
-    first.succeeds().says("far: installing fastcp there");
-    assert_eq!(first.stderr.lines().count(), 1, "{first}");
+    copy(case, &["--route=direct"]).succeeds().is_silent();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
     assert_eq!(case.host().logins(), 1);
     let program = placed(&case.home);
@@ -89,7 +89,7 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     // The user's umask still applies.
     let mode = case.dst.mode_of("a");
     std::fs::remove_file(case.dst.path("a")).expect("remove");
-    copy(case, &[]).succeeds().never_says("installing");
+    copy(case, &["-v"]).succeeds().never_says("installing");
     assert_eq!(case.dst.mode_of("a"), mode);
     let told = fastcp(case).args(["--version", "far:"]).run();
     let (told, shown) = (
@@ -103,6 +103,27 @@ fn a_host_without_fastcp_is_given_it_once(case: &Case) {
     assert!(remove(case).contains(&format!("far: removed {shown}/fastcp")));
     assert!(!case.home.has(".cache/fastcp"));
     assert_eq!(remove(case), "far: nothing was removed\n");
+}
+
+/// Somebody who waits at a terminal reads why it takes a while, and no mail of cron does.
+fn an_installation_is_told_at_a_terminal_alone(case: &Case) {
+    case.src.file("a", "one");
+    case.host().set_login(&bare_login());
+    let terminal = Terminal::open(200, 24);
+    let told = |flags: &[&str]| {
+        let run = fastcp(case).args(flags).env("TERM", "xterm");
+        let run = run.arg(case.src("a")).arg(case.dst("a"));
+        let done = run.start_on(terminal.output(), terminal.slave()).wait();
+        done.succeeds();
+        remove(case);
+        done.stdout_text()
+    };
+    let line = "fastcp: far: installing fastcp there, in ";
+    assert!(told(&[]).contains(line));
+    assert_eq!(told(&["-q"]), "");
+    copy(case, &[]).succeeds().is_silent();
+    remove(case);
+    copy(case, &["--verbose"]).succeeds().says(line);
 }
 
 fn every_login_shell_is_understood(case: &Case) {
@@ -120,8 +141,8 @@ fn every_login_shell_is_understood(case: &Case) {
             shell,
             ..bare_login()
         });
-        copy(case, &[]).succeeds().says("installing fastcp");
-        copy(case, &[]).succeeds().never_says("installing");
+        copy(case, &["-v"]).succeeds().says("installing fastcp");
+        copy(case, &["-v"]).succeeds().never_says("installing");
         let told = fastcp(case).args(["--version", "far:"]).run();
         assert!(told.stdout_text().contains("/.cache/fastcp/"), "{told}");
         assert!(remove(case).contains("removed"));
@@ -164,7 +185,7 @@ fn a_host_with_little_more_than_a_shell_will_do(case: &Case) {
             shell,
             ..Login::default()
         });
-        copy(case, &[]).succeeds().says("installing fastcp");
+        copy(case, &["-v"]).succeeds().says("installing fastcp");
         remove(case);
     }
 }
@@ -207,7 +228,7 @@ fn another_version_on_the_path_gives_way(case: &Case) {
         path: format!("{}:{BARE}", bin.0.display()),
         ..Login::default()
     });
-    let done = copy(case, &[]);
+    let done = copy(case, &["-v"]);
     done.succeeds()
         .says("installing fastcp")
         .never_says("unexpected");
@@ -224,7 +245,7 @@ fn a_program_that_hangs_when_asked_gives_way(case: &Case) {
         path: format!("{}:{BARE}", bin.0.display()),
         ..Login::default()
     });
-    copy(case, &["--timeout", "12s"])
+    copy(case, &["-v", "--timeout", "12s"])
         .succeeds()
         .says("installing fastcp");
     remove(case);
@@ -264,7 +285,10 @@ fn programs_with_equal_process_ids_are_placed_apart(case: &Case) {
         under: "unshare --pid --fork --mount-proc".to_owned(),
         ..slow_login(case)
     });
-    let copy = |to: &str| fastcp(case).arg(case.src("a")).arg(case.dst(to)).start();
+    let copy = |to: &str| {
+        let run = fastcp(case).arg("-v").arg(case.src("a"));
+        run.arg(case.dst(to)).start()
+    };
     let first = copy("a");
     wait_until_it_arrives(case);
     let second = copy("b");
@@ -338,7 +362,7 @@ fn a_program_that_does_not_run_there_is_told_with_its_message(case: &Case) {
 fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     let program = placed(&case.home).pop().expect("placed").join("fastcp");
     for damage in [
         &|| std::fs::write(&program, "").expect("write"),
@@ -350,8 +374,8 @@ fn a_damaged_program_is_replaced_and_never_run(case: &Case) {
         // The former server may still run the program.
         case.host().wait_for_logins();
         damage();
-        copy(case, &[]).succeeds().says("installing");
-        copy(case, &[]).succeeds().never_says("installing");
+        copy(case, &["-v"]).succeeds().says("installing");
+        copy(case, &["-v"]).succeeds().never_says("installing");
     }
     remove(case);
 }
@@ -377,13 +401,13 @@ fn another_machine_gets_its_own_program(case: &Case) {
     // In fact the host is this machine, so this machine's program runs there.
     case.home.dir(kept);
     std::fs::copy(stripped_binary(), case.home.path(format!("{kept}/fastcp"))).expect("copy");
-    let other = || case.fastcp().arg(case.src("a")).arg(case.dst("a")).run();
+    let other = || case.copy(&["-v"], "a", "a");
     other().succeeds().says("installing fastcp");
     other().succeeds().never_says("installing");
     // The additional logins that carry streams use it too.
     case.src.file("b", noise(1, 6 * MIB));
     let run = case.fastcp().args(["--route", "ssh", "--streams", "2"]);
-    let run = run.args(["-l", "5000", "--summary"]).arg(case.src("b"));
+    let run = run.args(["-l", "5000", "-v"]).arg(case.src("b"));
     let done = run.arg(case.dst("b")).run();
     done.succeeds().never_says("installing").says(", ssh)");
     remove(case);
@@ -445,7 +469,7 @@ fn the_last_three_are_kept_and_all_are_removed(case: &Case) {
     }
     case.home.file(".cache/fastcp/mine", "not placed by anyone");
     case.home.file(".cache/fastcp/my-build/fastcp", "nor this");
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     let mut names: Vec<String> = placed(&case.home)
         .iter()
         .map(|path| {

@@ -28,6 +28,7 @@ impl Reporter for KeptFailures {
     fn left_out(&self, _: &Error) {}
     fn notice(&self, _: &str) {}
     fn waiting(&self, _: &Error) {}
+    fn installing(&self, _: &str) {}
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}

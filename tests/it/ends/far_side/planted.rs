@@ -215,7 +215,7 @@ fn no_program_of_another_user_is_run_whatever_the_timing(case: &Case) {
     case.src.file("a", "one");
     let is_fooled = tmp.under_attack(later_ms, |looks| {
         let run = case.bare().program(stripped_binary()).arg("-S").arg(&login);
-        let run = run.arg(case.src.path("a")).arg("far:/tmp/out/a");
+        let run = run.arg(case.src.path("a")).arg("far:/tmp/out/a").arg("-v");
         run.inject(looks).run().succeeds().says("installing");
     });
     assert!(!is_fooled, "a program of another user was run");

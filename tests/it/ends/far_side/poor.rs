@@ -80,7 +80,9 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
         case.host().set_login(&login);
         // The copy removes it afterwards, so the next copy installs it again.
         for _ in 0..2 {
-            copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
+            copy(case, &["-v"])
+                .succeeds()
+                .says("there, in /tmp/fastcp-");
             assert!(in_temporary(case).is_empty(), "{mounts}");
         }
         assert!(remove(case).contains("nothing was removed"), "{mounts}");
@@ -92,7 +94,9 @@ fn a_poor_home_makes_it_go_elsewhere(case: &Case) {
     for home in ["", "relative"] {
         login.before = format!("HOME={home}; cd /");
         case.host().set_login(&login);
-        copy(case, &[]).succeeds().says("there, in /tmp/fastcp-");
+        copy(case, &["-v"])
+            .succeeds()
+            .says("there, in /tmp/fastcp-");
         assert!(in_temporary(case).is_empty());
     }
     assert!(!Path::new("/.cache/fastcp").exists());
@@ -132,7 +136,7 @@ fn a_program_in_a_directory_for_all_is_never_looked_at(case: &Case) {
     std::os::unix::fs::symlink(&theirs, temporary.path("fastcp-linked")).expect("link");
     planted("fastcp-opened");
     temporary.mode("fastcp-opened", 0o777);
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     assert!(!temporary.has("was-run"));
     let calls = std::fs::read_to_string(&log).expect("strace writes it");
     assert!(calls.contains("/tmp/fastcp-"), "its own directory");
@@ -174,7 +178,7 @@ fn only_stored_programs_are_removed_and_through_no_link(case: &Case) {
 fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     case.src.file("a", "one");
     case.host().set_login(&bare_login());
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     let program = placed(&case.home).pop().expect("placed");
     let ran = case.scratch.path("was-run");
     let plant = || {
@@ -187,22 +191,22 @@ fn a_program_that_others_may_have_written_is_not_run(case: &Case) {
     // The directory was writable by all when the program was planted.
     plant();
     mode(".cache/fastcp", 0o777);
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     assert_eq!(case.home.mode_of(".cache/fastcp"), 0o700, "closed again");
     assert!(!ran.exists());
-    copy(case, &[]).succeeds().never_says("installing");
+    copy(case, &["-v"]).succeeds().never_says("installing");
     // A program of another user, and a symlink to a file of this user.
     if rustix::process::geteuid().is_root() {
         plant();
         let chown = |id| std::os::unix::fs::chown(program.join("fastcp"), Some(id), None);
         chown(65534).expect("give away");
-        copy(case, &[]).succeeds().says("installing");
+        copy(case, &["-v"]).succeeds().says("installing");
         assert!(!ran.exists());
     }
     plant();
     std::fs::rename(program.join("fastcp"), case.scratch.path("own")).expect("rename");
     std::os::unix::fs::symlink(case.scratch.path("own"), program.join("fastcp")).expect("link");
-    copy(case, &[]).succeeds().says("installing");
+    copy(case, &["-v"]).succeeds().says("installing");
     assert!(!ran.exists());
     remove(case);
 }
@@ -308,7 +312,7 @@ fn sudo_runs_the_far_end_and_its_refusal_is_explained(case: &Case) {
     case.scratch.mode("temporary/theirs", 0o700);
     std::os::unix::fs::chown(&theirs.0, Some(65534), Some(65534)).expect("give away");
     let done = fastcp(case)
-        .arg("--sudo=nobody")
+        .args(["-v", "--sudo=nobody"])
         .arg(case.src("a"))
         .arg(case.to("/tmp/theirs/a"))
         .run();
