@@ -17,11 +17,7 @@ pub(super) fn sentence(error: &Error, hosts: &EndHosts) -> String {
 
 /// The same without the name of the program.
 pub(super) fn cause(error: &Error, hosts: &EndHosts) -> String {
-    let host = match error.side {
-        Side::Here => None,
-        Side::Source => hosts.source.as_ref(),
-        Side::Dest => hosts.dest.as_ref(),
-    };
+    let host = host(error, hosts);
     let path = error.path.as_ref();
     let path = path.map(|path| printable(path.as_os_str().as_encoded_bytes()));
     let place = match (host, path) {
@@ -31,6 +27,16 @@ pub(super) fn cause(error: &Error, hosts: &EndHosts) -> String {
         (None, None) => String::new(),
     };
     harmless(&format!("{place}{}", error.message))
+}
+
+/// The host that the error names; None for this machine.
+pub(super) fn host<'a>(error: &Error, hosts: &'a EndHosts) -> Option<&'a str> {
+    let host = match error.side {
+        Side::Here => &None,
+        Side::Source => &hosts.source,
+        Side::Dest => &hosts.dest,
+    };
+    host.as_deref()
 }
 
 #[cfg(test)]

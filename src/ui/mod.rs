@@ -7,6 +7,7 @@
 mod bars;
 mod canvas;
 mod change_lines;
+mod error_counts;
 mod errors;
 mod json;
 pub mod probe;
@@ -30,8 +31,9 @@ use std::time::{Duration, Instant};
 
 use bars::Bars;
 use change_lines::{ChangeForm, ChangeLines, ChangeWriter, LineOf};
+use error_counts::ErrorCounts;
 pub use errors::EndHosts;
-use errors::sentence;
+use errors::{host, sentence};
 use parking_lot::Mutex;
 use rate::Throughput;
 pub use several::Copied;
@@ -128,6 +130,8 @@ struct Teller {
     room: Arc<Room>,
     lost: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
+    /// The errors that are printed, and the number of the others.
+    errors: Arc<Mutex<ErrorCounts>>,
     /// The last lines that were shown at once, including those of commands.
     shown: Arc<Mutex<VecDeque<String>>>,
     /// Takes the lines about changes, if the user wants them.
@@ -167,6 +171,7 @@ impl Screen {
                 room: Room::new(LINES_BYTES_MAX),
                 lost: Arc::default(),
                 failures: Arc::default(),
+                errors: Arc::default(),
                 shown: Arc::default(),
                 changes: changes.as_ref().map(|changes| changes.lines.clone()),
                 of: LineOf::default(),
@@ -241,8 +246,9 @@ impl Screen {
         let told =
             (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
         let mut failures = self.teller.failures.lock();
-        let lines = told.into_iter().chain(failures.drain(..)).collect();
-        (lines, written)
+        let lines = told.into_iter().chain(failures.drain(..));
+        let lines = lines.chain(self.teller.errors.lock().rest());
+        (lines.collect(), written)
     }
 }
 
@@ -314,6 +320,14 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
+        let is_printed = || {
+            let host = host(error, &self.hosts).map(|host| format!("{host}: "));
+            let beginning = format!("{}fastcp: {}", self.of.name, host.unwrap_or_default());
+            self.errors.lock().add(&beginning, error)
+        };
+        if !self.output.verbose && !is_printed() {
+            return;
+        }
         let line = format!("{}{}", self.of.name, self.sentence(error));
         if self
             .waiting_line(line.clone())
@@ -536,6 +550,7 @@ mod tests {
             room: Room::new(LINES_BYTES_MAX),
             lost: Arc::default(),
             failures: Arc::default(),
+            errors: Arc::default(),
             shown: Arc::default(),
             changes: None,
             of: LineOf::default(),

@@ -413,7 +413,7 @@ fn failed(outcome: &Outcome) -> Option<String> {
 }
 
 /// Describes failed entries of this kind; fits one entry and many.
-fn words(kind: Kind) -> &'static str {
+pub(super) fn words(kind: Kind) -> &'static str {
     match kind {
         Kind::Entry => "cannot be copied",
         Kind::Usage => "not possible with these options",

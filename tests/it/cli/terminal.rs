@@ -13,6 +13,7 @@ ways! { push, pull =>
     a_bar_is_drawn_and_taken_away,
     a_resize_leaves_no_debris,
     without_a_terminal_success_is_silent,
+    ten_errors_of_a_kind_are_printed_and_the_others_counted,
     it_works_with_nothing_in_the_environment,
 }
 
@@ -168,6 +169,34 @@ fn v_explains_the_copy_and_ssh_speaks_from_the_third_on(case: &Case) {
     let both = case.copy(&["-r", "-vv", "--itemize-changes"], "tree", "one");
     both.succeeds().never_says("copied");
     assert!(both.stdout_text().contains("tree/a\n"), "{both}");
+}
+
+fn ten_errors_of_a_kind_are_printed_and_the_others_counted(case: &Case) {
+    const ALL: usize = 300;
+    for n in 0..ALL {
+        case.src.link(format!("tree/{n}"), "nowhere");
+    }
+    case.src.file("tree/file", "x");
+    let host = if case.way == Way::Pull { "far: " } else { "" };
+    let rest = format!(
+        "fastcp: {host}missing or unreadable: {} more (-v prints all)",
+        ALL - 10
+    );
+    for flags in [&["-rL"][..], &["-rLq", "--json"]] {
+        let done = case.copy(flags, "tree", "copy");
+        done.exits(9);
+        let lines: Vec<_> = done.stderr.lines().collect();
+        assert_eq!(lines.len(), 11, "{done}");
+        assert_eq!(lines[10], rest);
+        let record = format!("\"failed\":{ALL},");
+        assert_eq!(done.stdout_text().contains(&record), flags.len() > 1);
+    }
+    for flags in ["-rLv", "-rLvq"] {
+        let done = case.copy(&[flags], "tree", "copy");
+        done.exits(9).never_says("-v prints all");
+        assert_eq!(done.stderr.matches("no such file").count(), ALL, "{done}");
+    }
+    assert_eq!(case.dst.read("copy/file"), b"x");
 }
 
 fn it_works_with_nothing_in_the_environment(case: &Case) {

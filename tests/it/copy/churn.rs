@@ -319,7 +319,7 @@ fn each_name_of_a_file_that_cannot_be_read_fails_for_that_reason(case: &Case) {
         tree.hard_link(format!("name {number} too"), format!("name {number}"));
     }
     let inject = Inject::new().fail("open", Errno::IO).on("name *");
-    let done = case.copying(&["-r"], "tree", "").inject(&inject).run();
+    let done = case.copying(&["-rv"], "tree", "").inject(&inject).run();
     done.exits(9).never_says("hard link");
     assert_eq!(
         done.stderr.matches("input/output error").count(),
