@@ -200,7 +200,7 @@ impl Screen {
         let is_ended = outcome.fatal.as_ref().is_some_and(is_wanted);
         let (mut lines, written) = self.end(!is_ended);
         if tell >= Verbosity::Each {
-            lines.extend(summary::lines(outcome, width(terminal)));
+            lines.extend(summary::lines(outcome, width(terminal), tell));
         }
         if tell > Verbosity::Failures && outcome.unlisted > 0 {
             lines.push(summary::unlisted(outcome.unlisted));

@@ -78,9 +78,9 @@ fn told(copied: &Copied, tell: Verbosity, width: usize) -> Vec<String> {
     let is_partial = exit_code != 0 && outcome.fatal.is_none();
     let width = width.saturating_sub(name.len() + 2);
     let mut told = match tell {
-        Verbosity::All => summary::lines(outcome, width),
-        Verbosity::Each => summary::figures(outcome, width),
-        Verbosity::Incomplete if is_partial => summary::figures(outcome, width),
+        Verbosity::All => summary::lines(outcome, width, tell),
+        Verbosity::Each => summary::figures(outcome, width, tell),
+        Verbosity::Incomplete if is_partial => summary::figures(outcome, width, tell),
         Verbosity::Incomplete | Verbosity::Failures => Vec::new(),
     };
     if tell > Verbosity::Failures && outcome.counters.unlinked > 0 {

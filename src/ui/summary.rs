@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::errors::EndHosts;
+use super::tell::Verbosity;
 use crate::algorithms::Codec;
 use crate::error::{Error, Kind};
 use crate::keep::NotKept;
@@ -12,8 +13,8 @@ use crate::session::{Outcome, Verdict};
 use crate::units::{count, duration, harmless, plural, rate, size};
 
 /// The summary, and what limited the copy. Empty if the session failed before it copied anything.
-pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
-    let mut lines = figures(outcome, width);
+pub(super) fn lines(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<String> {
+    let mut lines = figures(outcome, width, tell);
     if let Some(verdict) = verdict(outcome) {
         lines.extend(told(verdict, width));
     }
@@ -22,9 +23,8 @@ pub(super) fn lines(outcome: &Outcome, width: usize) -> Vec<String> {
 
 /// `3 files, 1.07 GB in 4.7 s, 229 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)`. It
 /// includes the data that was already there, repeated logins and the number of failures, if any.
-/// If the line is wider than `width`, the part in brackets gets its own line. Lines that are
-/// still wider are broken after commas.
-pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
+/// Lines that are wider than `width` are broken after commas.
+pub(super) fn figures(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<String> {
     let mut lines = Vec::new();
     let counters = &outcome.counters;
     if outcome.dry_run {
@@ -34,12 +34,7 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
         };
         lines.extend(outcome.fatal.is_none().then_some(told));
     } else if outcome.fatal.is_none() || counters.done_bytes > 0 || counters.files > 0 {
-        let (done, how) = (done(outcome), how(outcome));
-        if how.is_empty() || done.len() + 1 + how.len() > width {
-            lines.extend([done, how].into_iter().filter(|line| !line.is_empty()));
-        } else {
-            lines.push(format!("{done} {how}"));
-        }
+        lines.extend(copied(outcome, width, tell));
     }
     if counters.special > 0 {
         let what = plural(counters.special, "special file", "special files");
@@ -69,6 +64,26 @@ pub(super) fn figures(outcome: &Outcome, width: usize) -> Vec<String> {
     lines.extend(snapshot(outcome));
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
+}
+
+/// The line of a copy. If it is wider than `width`, the part in brackets gets its own line; that of a
+/// short copy is shortened instead, unless the user wants all (`-v`).
+fn copied(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<String> {
+    let how = how(outcome);
+    let parts = |(wording, least): (Wording, Worth)| -> Vec<String> {
+        let parts = [done(outcome, wording), in_brackets(&how, least)];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.collect()
+    };
+    let forms = match is_short(outcome) && tell < Verbosity::All {
+        true => &FORMS[..],
+        false => &FORMS[..1],
+    };
+    let mut joined = forms.iter().map(|form| parts(*form).join(" "));
+    match joined.find(|line| line.len() <= width) {
+        Some(line) => vec![line],
+        None => parts(FORMS[0]),
+    }
 }
 
 /// What became of a snapshot.
@@ -108,11 +123,14 @@ const TELLING: Duration = Duration::from_secs(1);
 
 /// The bottleneck of the copy, if the copy was long enough to tell.
 pub(super) fn verdict(outcome: &Outcome) -> Option<&Verdict> {
-    let is_long_enough = outcome.data >= TELLING;
     outcome
         .verdict
         .as_ref()
-        .filter(|_| is_long_enough && !outcome.dry_run)
+        .filter(|_| !is_short(outcome) && !outcome.dry_run)
+}
+
+fn is_short(outcome: &Outcome) -> bool {
+    outcome.data < TELLING
 }
 
 /// The bottleneck, followed by hints.
@@ -273,7 +291,15 @@ fn checked(outcome: &Outcome) -> String {
     line
 }
 
-fn done(outcome: &Outcome) -> String {
+/// How much of the line of a copy is told.
+#[derive(Clone, Copy, PartialEq)]
+enum Wording {
+    Full,
+    /// Without the reason why data was not sent, and without a rate if none was.
+    Brief,
+}
+
+fn done(outcome: &Outcome, wording: Wording) -> String {
     let counters = &outcome.counters;
     let mut line = plural(counters.files, "file", "files");
     if counters.unchanged > 0 {
@@ -285,10 +311,11 @@ fn done(outcome: &Outcome) -> String {
         line += &format!(" ({} sent again: the source changed)", size(changed));
     }
     if counters.unsent_bytes > 0 {
-        line += &format!(
-            " ({} not sent: equal at the destination, or zeros)",
-            size(counters.unsent_bytes)
-        );
+        let unsent = size(counters.unsent_bytes);
+        line += &match wording {
+            Wording::Full => format!(" ({unsent} not sent: equal at the destination, or zeros)"),
+            Wording::Brief => format!(" ({unsent} not sent)"),
+        };
     }
     if counters.already_bytes > 0 {
         let already = size(counters.already_bytes);
@@ -313,7 +340,8 @@ fn done(outcome: &Outcome) -> String {
     let copied = counters
         .placed_bytes()
         .saturating_sub(counters.already_bytes);
-    if copied > 0 {
+    let is_telling = wording == Wording::Full || copied > counters.unsent_bytes;
+    if copied > 0 && is_telling {
         line += &format!(", {}", rate(copied as f64 / time.as_secs_f64().max(1e-3)));
     }
     line
@@ -339,41 +367,68 @@ fn is_inside_login(route: &str) -> bool {
         .any(|it| route.starts_with(it))
 }
 
-/// The part in brackets, or empty.
-fn how(outcome: &Outcome) -> String {
+/// How much the reader needs to know a fact about a short copy, from least to most.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Worth {
+    Figure,
+    Route,
+    Trouble,
+}
+
+/// The forms of a short copy's line. The first one that fits is shown.
+const FORMS: [(Wording, Worth); 5] = [
+    (Wording::Full, Worth::Figure),
+    (Wording::Full, Worth::Route),
+    (Wording::Full, Worth::Trouble),
+    (Wording::Brief, Worth::Route),
+    (Wording::Brief, Worth::Trouble),
+];
+
+/// The facts that are worth at least this much, in brackets; empty without any.
+fn in_brackets(facts: &[(Worth, String)], least: Worth) -> String {
+    let facts = facts.iter().filter(|(worth, _)| *worth >= least);
+    let facts: Vec<_> = facts.map(|(_, fact)| fact.as_str()).collect();
+    match facts.is_empty() {
+        true => String::new(),
+        false => format!("({})", facts.join(", ")),
+    }
+}
+
+/// The facts in brackets.
+fn how(outcome: &Outcome) -> Vec<(Worth, String)> {
     let counters = &outcome.counters;
     let mut how = Vec::new();
     if counters.wire_bytes > 0 {
-        how.push(format!("wire {}", size(counters.wire_bytes)));
+        how.push((Worth::Figure, format!("wire {}", size(counters.wire_bytes))));
         let ratio = counters.moved_bytes as f64 / counters.wire_bytes as f64;
         // For zeros and for a few small files, headers are larger than the content.
         if ratio >= 0.95 {
-            how.push(format!("{ratio:.1}:1"));
+            how.push((Worth::Figure, format!("{ratio:.1}:1")));
         }
         if counters.sent_again_bytes > 0 {
-            how.push(format!("{} sent again", size(counters.sent_again_bytes)));
+            let again = size(counters.sent_again_bytes);
+            how.push((Worth::Trouble, format!("{again} sent again")));
         }
     }
     let codecs: Vec<_> = codecs(counters).map(|(name, _)| name).collect();
     if !codecs.is_empty() {
-        how.push(codecs.join("+"));
+        how.push((Worth::Figure, codecs.join("+")));
     }
     if counters.streams > 0 && !is_inside_login(&outcome.route) {
-        how.push(plural(counters.streams.into(), "stream", "streams"));
+        let streams = plural(counters.streams.into(), "stream", "streams");
+        how.push((Worth::Figure, streams));
     }
     if !outcome.route.is_empty() {
-        how.push(outcome.route.clone());
+        how.push((Worth::Route, outcome.route.clone()));
     }
-    match counters.logins_again {
-        0 => {}
-        1 => how.push("logged in again once".to_owned()),
-        2 => how.push("logged in again twice".to_owned()),
-        times => how.push(format!("logged in again {times} times")),
-    }
-    if how.is_empty() {
-        return String::new();
-    }
-    format!("({})", how.join(", "))
+    let again = match counters.logins_again {
+        0 => return how,
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        times => format!("{times} times"),
+    };
+    how.push((Worth::Trouble, format!("logged in again {again}")));
+    how
 }
 
 /// Names of the codecs that were used, and the number of chunks of each.
@@ -479,18 +534,18 @@ pub(super) mod tests {
         let mut outcome = outcome();
         outcome.verdict = None;
         assert_eq!(
-            lines(&outcome, usize::MAX),
+            lines(&outcome, usize::MAX, Verbosity::Each),
             ["3 files, 1.07 GB in 4.7 s, 228 MB/s (wire 430 MB, 2.5:1, zstd, 8 streams, direct)"]
         );
         assert_eq!(
-            lines(&outcome, 80),
+            lines(&outcome, 80, Verbosity::Each),
             [
                 "3 files, 1.07 GB in 4.7 s, 228 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams, direct)"
             ]
         );
         assert_eq!(
-            lines(&outcome, 40),
+            lines(&outcome, 40, Verbosity::Each),
             [
                 "3 files, 1.07 GB in 4.7 s, 228 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, 8 streams,",
@@ -505,7 +560,7 @@ pub(super) mod tests {
         ];
         outcome.more_failures.number = 1000;
         assert_eq!(
-            lines(&outcome, usize::MAX)[1],
+            lines(&outcome, usize::MAX, Verbosity::Each)[1],
             "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
         );
     }
@@ -519,7 +574,7 @@ pub(super) mod tests {
         outcome.counters.unchanged = 2000;
         outcome.deleted.count = 2;
         assert_eq!(
-            lines(&outcome, usize::MAX),
+            lines(&outcome, usize::MAX, Verbosity::Each),
             [
                 "dry run: 1 file (1.00 KB) would be sent, 2,000 unchanged, in 5.0 s (direct)",
                 "2 entries would be deleted at the destination"
@@ -537,7 +592,7 @@ pub(super) mod tests {
         outcome.counters.unsent_bytes = 1_000_000;
         outcome.counters.logins_again = 1;
         assert_eq!(
-            lines(&outcome, 80),
+            lines(&outcome, 80, Verbosity::Each),
             [
                 "3 files, 1.07 GB (1.00 MB not sent: equal at the destination, or zeros),",
                 "600 MB of it already there and verified,",
@@ -547,11 +602,11 @@ pub(super) mod tests {
         );
         outcome.counters.damaged_bytes = 0;
         outcome.counters.checked_bytes = 0;
-        let trusted = lines(&outcome, usize::MAX).remove(0);
+        let trusted = lines(&outcome, usize::MAX, Verbosity::Each).remove(0);
         assert!(trusted.contains("600 MB of it already there and not read again, in"));
         outcome.counters.damaged_bytes = 3_000_000;
         outcome.counters.already_bytes = 0;
-        let damaged = lines(&outcome, usize::MAX).remove(0);
+        let damaged = lines(&outcome, usize::MAX, Verbosity::Each).remove(0);
         assert!(damaged.contains(", 3.00 MB were damaged at the destination and sent again, in"));
         assert!(!damaged.contains(",,"));
     }
@@ -563,7 +618,7 @@ pub(super) mod tests {
         outcome.counters.done_bytes += 300_000_000;
         outcome.counters.again_bytes = 300_000_000;
         assert_eq!(
-            lines(&outcome, 80)[0],
+            lines(&outcome, 80, Verbosity::Each)[0],
             "3 files, 1.07 GB (300 MB sent again: the source changed) in 4.7 s, 228 MB/s"
         );
     }
@@ -572,7 +627,7 @@ pub(super) mod tests {
     fn what_limited_the_copy_comes_last_with_what_would_help() {
         let mut outcome = outcome();
         assert_eq!(
-            lines(&outcome, 50)[2..],
+            lines(&outcome, 50, Verbosity::Each)[2..],
             [
                 "limited by: the network, 97 % busy (source 12 %,",
                 "compression 61 %)",
@@ -581,7 +636,11 @@ pub(super) mod tests {
             ]
         );
         outcome.data = Duration::from_millis(900);
-        assert_eq!(lines(&outcome, usize::MAX).len(), 1, "too short to say");
+        assert_eq!(
+            lines(&outcome, usize::MAX, Verbosity::Each).len(),
+            1,
+            "too short to say"
+        );
     }
 
     #[test]
@@ -592,12 +651,35 @@ pub(super) mod tests {
         outcome.counters.done_bytes = 1_000_000;
         outcome.route = "inside the ssh login".to_owned();
         assert_eq!(
-            lines(&outcome, 80),
+            lines(&outcome, 80, Verbosity::All),
             [
                 "3 files, 1.00 MB in 250 ms after 4.0 s of login, 4.00 MB/s",
                 "(wire 430 MB, 2.5:1, zstd, inside the ssh login)"
             ]
         );
+    }
+
+    #[test]
+    fn a_short_copy_has_one_line_where_its_route_and_its_troubles_fit() {
+        let mut outcome = outcome();
+        (outcome.login, outcome.data) = (None, Duration::from_millis(470));
+        let at = |outcome: &Outcome, width| lines(outcome, width, Verbosity::Each);
+        let done = "3 files, 1.07 GB in 470 ms, 2.28 GB/s";
+        assert_eq!(at(&outcome, 80), [format!("{done} (direct)")]);
+        assert_eq!(at(&outcome, 40), [done]);
+        let all = format!("{done} (wire 430 MB, 2.5:1, zstd, 8 streams, direct)");
+        assert_eq!(at(&outcome, 200), [all]);
+        assert_eq!(lines(&outcome, 80, Verbosity::All).len(), 2, "-v");
+        outcome.counters.logins_again = 1;
+        let again = format!("{done} (direct, logged in again once)");
+        assert_eq!(at(&outcome, 80), [again]);
+        assert_eq!(at(&outcome, 50).len(), 3);
+        // A second run that sends nothing.
+        outcome.counters.logins_again = 0;
+        outcome.counters.unchanged = 3;
+        outcome.counters.unsent_bytes = outcome.counters.done_bytes;
+        let unsent = "3 files (3 unchanged), 1.07 GB (1.07 GB not sent) in 470 ms (direct)";
+        assert_eq!(at(&outcome, 80), [unsent]);
     }
 
     #[test]
@@ -607,8 +689,11 @@ pub(super) mod tests {
         outcome.counters = Progress::default().snapshot();
         outcome.route.clear();
         outcome.data = Duration::ZERO;
-        assert_eq!(lines(&outcome, usize::MAX), ["0 files, 0 B in 4.7 s"]);
+        assert_eq!(
+            lines(&outcome, usize::MAX, Verbosity::Each),
+            ["0 files, 0 B in 4.7 s"]
+        );
         outcome.fatal = Some(Error::new(Kind::Connect, Side::Here, "x"));
-        assert!(lines(&outcome, usize::MAX).is_empty());
+        assert!(lines(&outcome, usize::MAX, Verbosity::Each).is_empty());
     }
 }
