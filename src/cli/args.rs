@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser};
+use clap_complete::Shell;
 
 use crate::error::{Error, Result};
 use crate::session::{Compress, Ports, Route, Rsh};
 use crate::units;
 
+use super::completions;
 use super::earlier_args::EarlierArgs;
 use super::forced_command::Permits;
 use super::keep_args::KeepArgs;
@@ -352,7 +354,14 @@ pub(super) struct Args {
     /// Print the version; with HOST: also HOST's
     #[arg(short = 'V', long, help_heading = OUTPUT)]
     pub version: bool,
-    /// Print this help; --help TOPIC prints a page
+    /// Print manual pages: --man, --man TOPIC (man -l -)
+    #[arg(long, help_heading = OUTPUT)]
+    pub man: bool,
+    /// Print the completions for SHELL: bash, zsh, fish
+    #[arg(long, value_name = "SHELL", help_heading = OUTPUT, hide_possible_values = true,
+          value_parser = completions::shell)]
+    pub completions: Option<Shell>,
+    /// Print help; --help all, --help TOPIC: more
     #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]
     pub help: Option<bool>,
 

@@ -238,7 +238,7 @@ pub(super) fn unknown_option(
     let others: String = others.collect();
     let name = printable(name.as_bytes());
     Some(format!(
-        "fastcp: there is no option {name}{tip}{others} (see fastcp --help)"
+        "fastcp: there is no option {name}{tip}{others} (see fastcp --help all)"
     ))
 }
 
@@ -351,7 +351,7 @@ mod tests {
             let told = told(line);
             assert!(told.contains(tip), "{line}: {told}");
             assert!(told.starts_with("fastcp: there is no option -"), "{told}");
-            assert!(told.ends_with(" (see fastcp --help)"), "{told}");
+            assert!(told.ends_with(" (see fastcp --help all)"), "{told}");
         }
         // Control characters are shown as text.
         let escaped = told("-Z\u{1b}\u{9b} a h:");
@@ -361,7 +361,7 @@ mod tests {
             let told = told(line);
             assert_eq!(
                 told,
-                format!("fastcp: there is no option {line} (see fastcp --help)")
+                format!("fastcp: there is no option {line} (see fastcp --help all)")
             );
         }
     }

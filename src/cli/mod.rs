@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod choice;
 mod clock_time;
+mod completions;
 mod config;
 mod earlier_args;
 mod ends;
@@ -13,9 +14,11 @@ mod fan_out;
 mod forced_command;
 mod gather;
 mod habits;
+mod help;
 mod keep_args;
 mod list_args;
 mod list_check;
+mod man;
 mod map_args;
 mod mirror_args;
 pub mod operand;
@@ -44,11 +47,12 @@ use crate::session::{Operand, Outcome, Request, server};
 use crate::ui::{Copied, EndHosts, Screen, stdout};
 use crate::units::printable;
 use crate::wire::greeting;
-use crate::{app, guide, program, ssh};
+use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
 use exit::{ScpExit, code_of, refuse};
+use help::PageRequest;
 use scp::{ScpLine, ScpStep};
 
 /// Executes the command line; returns the exit code.
@@ -59,15 +63,15 @@ pub fn main() -> i32 {
     if let Some(words) = scp::line(std::env::args_os()) {
         return copy_as_scp(words);
     }
-    if let Some(topic) = help_topic(std::env::args_os().skip(1)) {
-        return help(&topic).unwrap_or_else(|error| refuse(&error));
+    if let Some(request) = PageRequest::of(std::env::args_os().skip(1)) {
+        return request.answer().unwrap_or_else(|error| refuse(&error));
     }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
             // --help goes to stdout with code 0, an error to stderr with code 2.
             if !error.use_stderr() {
-                return code_of(0, stdout::show(&error.render().to_string()));
+                return code_of(0, stdout::show(&help::short()));
             }
             exit::say(&usage(&error));
             return error.exit_code();
@@ -84,6 +88,13 @@ pub fn main() -> i32 {
     }
     if let Some(versions) = &args.speaks {
         return speaks(versions);
+    }
+    if args.man {
+        return code_of(0, stdout::show(&man::command(Args::command())));
+    }
+    if let Some(shell) = args.completions {
+        let script = completions::script(shell, Args::command());
+        return code_of(0, stdout::show(&script));
     }
     if args.syncfs {
         return journal_sync::sync_stdin();
@@ -122,29 +133,6 @@ pub fn main() -> i32 {
         }
         Err(error) => refuse(&error),
     }
-}
-
-/// TOPIC of `--help TOPIC`. Only these two words at the start ask for a page: a file after other
-/// options and `--help` is not a topic.
-fn help_topic(mut words: impl Iterator<Item = OsString>) -> Option<OsString> {
-    let is_help = words.next()? == "--help";
-    let is_topic = |word: &OsString| is_help && !word.as_encoded_bytes().starts_with(b"-");
-    words.next().filter(is_topic)
-}
-
-/// Prints the page about `topic`; returns the exit code.
-///
-/// # Errors
-/// Usage, if there is no such page.
-fn help(topic: &OsString) -> Result<i32> {
-    let Some(page) = topic.to_str().and_then(guide::page) else {
-        let topic = printable(topic.as_encoded_bytes());
-        return Err(Error::usage(format!(
-            "--help has no topic {topic}; the topics are {}",
-            guide::topics()
-        )));
-    };
-    Ok(code_of(0, stdout::show(page)))
 }
 
 /// Answers `--speaks`, with which a start-up script tests a program before it executes it.
@@ -318,22 +306,6 @@ fn hosts_of(request: &Request, dest: &Operand) -> EndHosts {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_topic_is_the_word_after_a_first_help() {
-        let topic = |line: &str| help_topic(line.split_whitespace().map(OsString::from));
-        assert_eq!(topic("--help routes"), Some("routes".into()));
-        for line in [
-            "--help",
-            "-h routes",
-            "--help -r",
-            "a --help routes",
-            "routes",
-            "",
-        ] {
-            assert_eq!(topic(line), None, "{line}");
-        }
-    }
 
     #[test]
     fn a_usage_error_begins_with_our_name() {

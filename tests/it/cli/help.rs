@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use fastcp::guide::PAGES;
 
 use crate::support::done::Done;
 use crate::support::run::{Run, fastcp_binary};
+use crate::support::skip;
 
 /// Flags for the forced command of a limited key, which `--help` does not list.
 const FORCED: [&str; 10] = [
@@ -77,7 +80,7 @@ fn flags(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn each_topic_prints_its_page_and_is_listed() {
-    let help = fastcp(&["--help"]).succeeds().stdout_text();
+    let help = fastcp(&["--help", "all"]).succeeds().stdout_text();
     let listed = help.split_once("Topics: ").expect("a list of topics").1;
     let listed = listed.split("\n\n").next().unwrap_or_default();
     let listed: Vec<_> = listed.split_whitespace().collect();
@@ -111,7 +114,7 @@ fn an_unknown_topic_is_an_error_that_lists_the_topics() {
 
 #[test]
 fn every_flag_that_a_page_or_the_readme_names_exists() {
-    let known = flags(&fastcp(&["--help"]).succeeds().stdout_text());
+    let known = flags(&fastcp(&["--help", "all"]).succeeds().stdout_text());
     let readme = readme();
     let texts = PAGES.iter().copied().chain([(README, readme.as_str())]);
     for (name, text) in texts {
@@ -138,4 +141,91 @@ fn the_readme_is_short_and_its_links_lead_to_files() {
     for link in links.filter_map(|rest| rest.split(')').next()) {
         assert!(root().join(link).is_file(), "{link}");
     }
+}
+
+#[test]
+fn each_topic_has_a_manual_page_that_the_formatter_accepts() {
+    let topics = PAGES.iter().map(|(topic, _)| Some(*topic));
+    for topic in topics.chain([None]) {
+        let words = ["--man"].into_iter().chain(topic);
+        let page = fastcp(&words.collect::<Vec<_>>()).succeeds().stdout_text();
+        assert!(page.contains(".SH NAME\nfastcp"), "{page}");
+        let Some(text) = formatted(&page) else {
+            return skip("groff");
+        };
+        // What the page says is what `--help` says, but for marks and breaks.
+        let source = match topic {
+            Some(topic) => fastcp(&["--help", topic]).stdout_text(),
+            None => fastcp(&["--help", "all"]).stdout_text(),
+        };
+        let shown = words_of(&text);
+        let source = source.lines().filter(|line| !line.starts_with("```"));
+        let source = source.collect::<Vec<_>>().join("\n");
+        for word in words_of(&source).difference(&shown) {
+            // A heading is in capitals, a long option may be broken, the list of topics has links.
+            let upper = word.to_uppercase();
+            let is_there = shown.contains(&upper)
+                || text.contains(word)
+                || PAGES.iter().any(|(name, _)| name == word);
+            assert!(is_there || topic.is_none(), "{topic:?} lacks {word}");
+        }
+    }
+}
+
+/// The page as `man` shows it on a wide terminal; nothing without groff.
+fn formatted(page: &str) -> Option<String> {
+    let mut groff = Command::new("groff")
+        .args(["-man", "-Tascii", "-ww", "-rLL=10000n", "-P-cbou"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let mut stdin = groff.stdin.take().expect("a pipe");
+    let page = page.to_owned();
+    let writing = std::thread::spawn(move || stdin.write_all(page.as_bytes()));
+    let output = groff.wait_with_output().expect("groff ends");
+    writing.join().expect("no panic").expect("write the page");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.is_empty(), "{told}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn words_of(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words
+        .filter(|word| word.len() > 3)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn each_shell_accepts_its_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = fastcp(&["--completions", shell]).succeeds().stdout_text();
+        for option in ["retry-for", "stop-after", "exclude-from"] {
+            assert!(script.contains(option), "{shell} lacks --{option}");
+        }
+        assert!(!script.contains("--confine"), "{shell} has hidden options");
+        let checked = Command::new(shell)
+            .args(["-n", "/dev/stdin"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = checked else {
+            return skip(shell);
+        };
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin
+            .write_all(script.as_bytes())
+            .expect("write the script");
+        drop(stdin);
+        let output = child.wait_with_output().expect("the shell ends");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{shell}: {told}");
+    }
+    fastcp(&["--completions", "tcsh"])
+        .exits(2)
+        .says("expected bash, zsh or fish");
 }
