@@ -138,7 +138,10 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let dests: Vec<&Operand> = std::iter::once(&dest).chain(&also).collect();
     let maps = map_args::maps(&args, &sources, &dests)?;
     let rate_limit = rate_limit(&args)?;
-    let selector = choice::selector(&args, &sources)?;
+    let now = SystemTime::now();
+    let (schedule, start) = args.schedule.schedule(now, &zone_here)?;
+    let begins = schedule.start.as_ref().map_or(now, |start| start.at);
+    let selector = choice::selector(&args, &sources, begins)?;
     let digests = args.digests.clone();
     let ignored = args.ignored.told();
     let output = Output {
@@ -152,7 +155,6 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         changes: args.lists_changes(),
         check: args.check.is_some(),
     };
-    let (schedule, start) = args.schedule.schedule(SystemTime::now(), &zone_here)?;
     warnings.extend(start);
     let mut request = Request {
         also,

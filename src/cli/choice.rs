@@ -34,19 +34,22 @@ const NO_FILES: &str =
 ///
 /// # Errors
 /// Usage, if a rule is wrong, or a file of rules cannot be read.
-pub(super) fn selector(args: &Args, sources: &[Operand]) -> Result<Arc<Selector>> {
+pub(super) fn selector(
+    args: &Args,
+    sources: &[Operand],
+    start: SystemTime,
+) -> Result<Arc<Selector>> {
     let has_options = !args.rules.0.is_empty() || args.cvs_exclude;
     let has_files = || sources.iter().all(|source| source.what == EndKind::Path);
     if has_options && !has_files() {
         return Err(Error::usage(NO_FILES));
     }
-    let now = SystemTime::now();
     let selection = Selection {
         rules: rules(args)?,
         min_size: args.min_size,
         max_size: args.max_size,
-        modified_from: args.max_age.map(|age| seconds(now, age)),
-        modified_to: args.min_age.map(|age| seconds(now, age)),
+        modified_from: args.max_age.map(|age| seconds(start, age)),
+        modified_to: args.min_age.map(|age| seconds(start, age)),
         one_file_system: args.one_file_system,
     };
     let selector = Selector::new(selection).map_err(|why| Error::usage(why.to_string()))?;

@@ -5,7 +5,7 @@
 //! The files are TOML. `[default]` holds for each copy, `[host."db*"]` for a copy from or to such a
 //! host. A key is the long name of an option, so that there is one definition of the options.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read};
@@ -19,7 +19,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
 use globset::Glob;
 use toml::{Table, Value};
 
-use crate::error::{Error, Result, reason_of};
+use crate::error::{Error, Kind, Result, reason_of};
 use crate::units::printable;
 
 use super::args::{Args, DATA, SSH};
@@ -62,24 +62,39 @@ const TYPED_ONLY: &[&str] = &[
     "version",
 ];
 
+const TO_BE_TYPED: &str = "it has to be typed";
+
 /// Options with `no-` and the like that `--help` does not list, but that may be typed.
 const HIDDEN_BUT_ALLOWED: &[&str] = &["hard-links", "retries"];
 
 /// Options that weaken a copy, delete something or choose the program that runs at the other end.
 /// Each run says that they apply.
 const TOLD: &[&str] = &[
+    "--allow-empty",
     "--delete",
     "--delete-excluded",
     "--force",
+    "--inplace",
+    "--keep",
+    "--live",
     NO_ENCRYPT,
     "--remote-path",
     "--remove-source-files",
     "--rsh",
     "--sudo",
     "--trust-partial",
+    // Letters that ssh gets.
+    "-A",
+    "-S",
+    "-o",
 ];
 
 const NO_ENCRYPT: &str = "--no-encrypt";
+
+const FROM_HERE: &str = "options from the configuration";
+
+/// Options, by clap's names, of which the later one counts.
+const OPPOSITES: [(&str, &str); 1] = [("quiet", "verbose")];
 
 /// One option as it would be typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +118,8 @@ struct Place {
 pub(super) struct Config {
     places: Vec<Place>,
     settings: Vec<Setting>,
+    /// What this copy cannot have ([`Config::applied`]).
+    left_out: Vec<Setting>,
 }
 
 /// `args`, which were parsed from the words `typed`, with the options of the configuration.
@@ -110,16 +127,26 @@ pub(super) struct Config {
 /// # Errors
 /// Usage, as of [`Config::read`].
 pub(super) fn with_config(args: Args, typed: &[OsString]) -> Result<(Args, Config)> {
-    if args.no_config && !args.show_config {
+    // The version alone depends on no option, and is asked for when something does not work.
+    let is_bare = args.version && args.operands.is_empty();
+    if args.no_config || is_bare {
         return Ok((args, Config::default()));
     }
     let command = Args::command();
-    let mut config = Config::read(&hosts(&args), &command)?;
+    let hosts = hosts(&args);
+    let mut config = Config::read(&hosts, &command)?;
     // These copy nothing.
     if args.version || args.remove {
         config.limit_to(&[SSH], &command);
+        config.settings.retain(|setting| setting.id != "rsh");
     } else if args.probe {
-        config.limit_to(&[SSH, DATA], &command);
+        let headings = [DATA, SSH];
+        let of_here = if hosts.is_empty() {
+            &headings[..1]
+        } else {
+            &headings
+        };
+        config.limit_to(of_here, &command);
     }
     config.settle(typed, &command);
     if config.settings.is_empty() {
@@ -204,6 +231,12 @@ impl Config {
     fn add_key(&mut self, key: &str, value: &Value, origin: &str, command: &Command) -> Result<()> {
         let refused =
             |why: String| Error::usage(format!("{origin}: {}: {why}", printable(key.as_bytes())));
+        if value.is_table() && origin.contains("[host.") {
+            return Err(refused(
+                "write the name of a host with quotation marks: [host.\"db1.example.org\"]"
+                    .to_owned(),
+            ));
+        }
         let find = |long: &str| {
             command
                 .get_arguments()
@@ -304,40 +337,98 @@ impl Config {
     /// Leaves out what `typed`, the words of the command line, or a later setting replaces or
     /// contradicts.
     fn settle(&mut self, typed: &[OsString], command: &Command) {
-        let later = |matches: &ArgMatches| -> HashSet<String> {
-            let ids = command.get_arguments().map(|arg| arg.get_id().as_str());
-            let ids = ids.filter(|id| is_typed(matches, id));
-            ids.map(str::to_owned).collect()
+        // A line that is wrong is refused later, for what is wrong with it.
+        let typed_ids: Vec<String> = match parse(typed, command) {
+            Ok(matches) => {
+                let ids = command.get_arguments().map(|arg| arg.get_id().as_str());
+                let ids = ids.filter(|id| is_typed(&matches, id));
+                ids.map(str::to_owned).collect()
+            }
+            Err(_) => Vec::new(),
         };
-        let typed_ids = parse(typed, command).map(|matches| later(&matches));
-        let typed_ids = typed_ids.unwrap_or_default();
+        // Values do not matter for what replaces what.
+        let mut replaced = HashMap::new();
         let mut kept: Vec<Setting> = Vec::new();
         for setting in std::mem::take(&mut self.settings).into_iter().rev() {
-            let arg = command
-                .get_arguments()
-                .find(|arg| arg.get_id() == &*setting.id);
-            let adds = arg.is_some_and(|arg| {
-                matches!(arg.get_action(), ArgAction::Append | ArgAction::Count)
+            let id = &setting.id;
+            let arg = command.get_arguments().find(|arg| arg.get_id() == &**id);
+            let is_repeated = |by: &Setting| match arg.map(Arg::get_action) {
+                Some(ArgAction::Append) => false,
+                // `-v -v` of one place count together.
+                Some(ArgAction::Count) => by.id == *id && by.origin != setting.origin,
+                _ => by.id == *id,
+            };
+            let adds = arg.is_some_and(|arg| matches!(arg.get_action(), ArgAction::Append));
+            let is_typed = typed_ids.contains(id) && !adds;
+            let is_opposite = OPPOSITES.iter().any(|(one, other)| {
+                let by = |opposite: &str| {
+                    typed_ids.iter().any(|typed| typed == opposite)
+                        || kept.iter().any(|later| later.id == opposite)
+                };
+                id == one && by(other) || id == other && by(one)
             });
-            let same = |id: &str| id == setting.id;
-            let is_repeated =
-                typed_ids.iter().any(|id| same(id)) || kept.iter().any(|it| same(&it.id));
-            let is_replaced = is_repeated && !adds
-                || kept.iter().any(|it| {
-                    gives_way(
-                        &setting.word,
-                        std::slice::from_ref(&it.word),
-                        &setting.id,
-                        command,
-                    )
+            let mut gives_way_to = |later: &str, words: &[OsString]| {
+                let pair = (setting.id.clone(), later.to_owned());
+                *replaced
+                    .entry(pair)
+                    .or_insert_with(|| gives_way(&setting.word, words, &setting.id, command))
+            };
+            let is_replaced = is_typed
+                || is_opposite
+                || kept.iter().any(|later| {
+                    is_repeated(later)
+                        || later.id != *id
+                            && gives_way_to(&later.id, std::slice::from_ref(&later.word))
                 })
-                || gives_way(&setting.word, typed, &setting.id, command);
+                || gives_way_to("the typed words", typed);
             if !is_replaced {
                 kept.push(setting);
             }
         }
         kept.reverse();
         self.settings = kept;
+    }
+
+    /// Carries out `make` with the options of the configuration before those in `typed`. `args` are
+    /// both together. An option that cannot be combined with the typed ones, or has no meaning for
+    /// what is copied, is left out.
+    ///
+    /// # Errors
+    /// Those of `make` for the typed words alone.
+    pub(super) fn applied<T>(
+        &mut self,
+        args: Args,
+        typed: &[OsString],
+        make: impl Fn(Args) -> Result<T>,
+    ) -> Result<T> {
+        // What stands in a pipe can be read once.
+        let reads_stdin = args.files_from.as_deref() == Some(OsStr::new("-"))
+            || args.also_from.as_deref() == Some(Path::new("-"));
+        let refused = match make(args) {
+            Err(error) if error.kind == Kind::Usage && !self.settings.is_empty() => error,
+            made => return made,
+        };
+        if reads_stdin {
+            return Err(self.explain(refused));
+        }
+        let attempt = |settings: &[Setting]| {
+            let name = OsString::from("fastcp");
+            let words = settings.iter().map(|setting| &setting.word);
+            let words = std::iter::once(&name).chain(words).chain(typed);
+            let args = Args::try_parse_from(words);
+            make(args.map_err(|fault| Error::usage(reason(&fault)))?)
+        };
+        let mut made = attempt(&[])?;
+        let mut kept = Vec::new();
+        for setting in std::mem::take(&mut self.settings) {
+            kept.push(setting);
+            match attempt(&kept) {
+                Ok(more) => made = more,
+                Err(_) => self.left_out.extend(kept.pop()),
+            }
+        }
+        self.settings = kept;
+        Ok(made)
     }
 
     /// Leaves out the options that have none of these headings of `--help`.
@@ -362,7 +453,10 @@ impl Config {
     pub(super) fn warn(&self, is_quiet: bool) {
         for Setting { word, origin, .. } in &self.settings {
             let typed = word.to_string_lossy();
-            let name = typed.split('=').next().unwrap_or_default();
+            let name = match typed.strip_prefix("--") {
+                Some(_) => typed.split('=').next().unwrap_or_default(),
+                None => typed.get(..2).unwrap_or_default(),
+            };
             let is_told = match is_quiet {
                 true => name == NO_ENCRYPT,
                 false => TOLD.contains(&name),
@@ -373,21 +467,35 @@ impl Config {
         }
     }
 
-    /// The line of `-v`.
-    pub(super) fn detail(&self) -> Option<String> {
-        let words: Vec<_> = self.words().map(shown).collect();
-        let is_some = !words.is_empty();
-        is_some.then(|| format!("options from the configuration: {}", words.join(" ")))
+    /// The lines of `-v`.
+    pub(super) fn details(&self) -> impl Iterator<Item = String> {
+        let line = |what: &str, settings: &[Setting]| {
+            let words: Vec<_> = settings
+                .iter()
+                .map(|setting| shown(&setting.word))
+                .collect();
+            (!words.is_empty()).then(|| format!("{what}: {}", words.join(" ")))
+        };
+        let lines = [
+            line(FROM_HERE, &self.settings),
+            line(
+                "options from the configuration that this copy cannot have",
+                &self.left_out,
+            ),
+        ];
+        lines.into_iter().flatten()
     }
 
     /// The error of a combination, with the options that nobody has typed.
     pub(super) fn explain(&self, error: Error) -> Error {
-        let Some(detail) = self.detail() else {
+        let words: Vec<_> = self.words().map(shown).collect();
+        if words.is_empty() || error.kind != Kind::Usage {
             return error;
-        };
+        }
         Error::usage(format!(
-            "{} ({detail}; --no-config leaves them out)",
-            error.message
+            "{} ({FROM_HERE}: {}; --no-config leaves them out)",
+            error.message,
+            words.join(" ")
         ))
     }
 
@@ -422,7 +530,8 @@ impl Config {
 fn of_user() -> Option<PathBuf> {
     let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let named = named.filter(|dir| dir.is_absolute());
-    let dir = named.or_else(|| std::env::home_dir().map(|home| home.join(".config")))?;
+    let home = std::env::home_dir().filter(|home| home.is_absolute());
+    let dir = named.or_else(|| home.map(|home| home.join(".config")))?;
     Some(dir.join(OF_USER))
 }
 
@@ -438,6 +547,10 @@ fn text_of(path: &Path, name: &str) -> Result<Option<String>> {
     let at = match std::fs::metadata(path) {
         Ok(at) => at,
         Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        // Of a home directory that belongs to another user.
+        Err(cause) if cause.kind() == ErrorKind::PermissionDenied && path != Path::new(SYSTEM) => {
             return Ok(None);
         }
         Err(cause) => return Err(failed(cause)),
@@ -575,7 +688,7 @@ fn check_allowed(arg: &Arg) -> std::result::Result<(), &'static str> {
         return Err("there is no such option");
     }
     match TYPED_ONLY.contains(&long) || long == "no-overwrite" {
-        true => Err("it has to be typed"),
+        true => Err(TO_BE_TYPED),
         false => Ok(()),
     }
 }
@@ -617,15 +730,18 @@ fn typed_words(arg: &Arg, matches: &ArgMatches) -> Vec<(usize, OsString)> {
                 .collect()
         }
         _ => {
-            let values = matches.get_raw(id).into_iter().flatten();
+            let values: Vec<_> = matches.get_raw(id).into_iter().flatten().collect();
+            if values.is_empty() {
+                // An option whose value may be left out.
+                return vec![(next(), name.into())];
+            }
             let join = if arg.get_long().is_some() { "=" } else { "" };
-            values
-                .map(|value| {
-                    let mut word = OsString::from(format!("{name}{join}"));
-                    word.push(value);
-                    (next(), word)
-                })
-                .collect()
+            let word = |value| {
+                let mut word = OsString::from(format!("{name}{join}"));
+                word.push(value);
+                (next(), word)
+            };
+            values.into_iter().map(word).collect()
         }
     }
 }
@@ -650,11 +766,16 @@ fn shown(word: &OsString) -> String {
     printable(&quoted.unwrap_or(word.into()))
 }
 
-/// The first line of clap's message.
+/// clap's message on one line, without its advice.
 fn reason(fault: &clap::Error) -> String {
+    if fault.kind() == Fault::DisplayHelp {
+        return format!("--help: {TO_BE_TYPED}");
+    }
     let text = fault.render().to_string();
-    let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    let lines = text.lines().map(str::trim);
+    let lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
+    let line = lines.join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 #[cfg(test)]
@@ -729,6 +850,22 @@ mod tests {
                 "--bwlimit=1M --live --no-whole-file --times",
             ),
             ("", "--no-whole-file -t a h:", "--bwlimit=1M --live"),
+            (
+                "--wait",
+                "-v",
+                "--bwlimit=1M --whole-file --no-times --live --wait",
+            ),
+            ("-q", "-v", "--bwlimit=1M --whole-file --no-times --live"),
+            (
+                "-v -q",
+                "-vv",
+                "--bwlimit=1M --whole-file --no-times --live",
+            ),
+            (
+                "-v -v",
+                "",
+                "--bwlimit=1M --whole-file --no-times --live --verbose --verbose",
+            ),
             // The order of rules counts.
             (
                 "--include b --exclude '*' --include c",
@@ -760,6 +897,12 @@ mod tests {
                 "",
                 "FILE [default]: streems: there is no such option",
             ),
+            (
+                "[host.nas.example.org]\nstreams = 2\n",
+                "",
+                "with quotation marks: [host.\"db1.example.org\"]",
+            ),
+            ("", "-h", "FASTCP_FLAGS: --help: it has to be typed"),
             (
                 "[host.other]\nstreams = 0\n",
                 "",
@@ -827,7 +970,7 @@ mod tests {
                 .get_arguments()
                 .any(|arg| arg.get_long() == Some(name))
         };
-        let told = TOLD.iter().map(|name| &name[2..]);
+        let told = TOLD.iter().filter_map(|name| name.strip_prefix("--"));
         for name in told
             .chain(TYPED_ONLY.iter().copied())
             .chain(HIDDEN_BUT_ALLOWED.iter().copied())

@@ -26,7 +26,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     let from = digests_from(list)?;
     check_flags(&args)?;
     way(&args, source.host.is_some())?;
-    let selector = choice::selector(&args, std::slice::from_ref(&source))?;
+    let selector = choice::selector(&args, std::slice::from_ref(&source), SystemTime::now())?;
     let relative = list_args::relative(&args, std::slice::from_ref(&source), &source)?;
     if selector.is_choosing() || relative.is_some() || !args.map.is_empty() {
         return Err(refused(

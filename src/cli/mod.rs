@@ -107,28 +107,32 @@ pub fn main() -> i32 {
         };
     }
     let typed: Vec<_> = std::env::args_os().skip(1).collect();
-    let (mut args, config) = match config::with_config(args, &typed) {
+    let is_quiet = args.quiet;
+    let (args, mut config) = match config::with_config(args, &typed) {
         Ok(configured) => configured,
         Err(error) => return refuse(&error),
     };
     if args.show_config {
         return code_of(0, stdout::show(&config.text()));
     }
-    if args.version || args.remove {
-        return remote_admin::run(args).unwrap_or_else(|error| refuse(&error));
+    if args.version || args.remove || args.probe {
+        config.warn(is_quiet);
+        let done = match args.probe {
+            true => probe::run(args),
+            false => remote_admin::run(args),
+        };
+        return done.unwrap_or_else(|error| refuse(&config.explain(error)));
     }
-    if args.probe {
-        return probe::run(args).unwrap_or_else(|error| refuse(&error));
-    }
-    config.warn(args.quiet);
-    let list = args.check.take_if(|list| list.is_some()).flatten();
-    let order = match list {
-        Some(list) => list_check::order(args, &list),
-        None => check::order(args),
-    };
-    match order.map_err(|error| config.explain(error)) {
+    let order = config.applied(args, &typed, |mut args| {
+        match args.check.take_if(|list| list.is_some()).flatten() {
+            Some(list) => list_check::order(args, &list),
+            None => check::order(args),
+        }
+    });
+    match order {
         Ok(mut order) => {
-            order.ignored.extend(config.detail());
+            config.warn(is_quiet);
+            order.ignored.extend(config.details());
             copy(order)
         }
         Err(error) => refuse(&error),

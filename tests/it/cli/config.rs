@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use crate::support::*;
 
@@ -13,6 +14,8 @@ ways! { push, pull =>
 
 ways! { here =>
     a_file_that_others_may_have_written_is_refused,
+    options_without_a_meaning_for_a_copy_are_left_out,
+    what_deletes_is_told_even_if_the_file_wants_it_quiet,
     the_options_that_apply_are_shown_with_their_places,
 }
 
@@ -36,10 +39,11 @@ fn options_of_a_host_hold_for_it_and_are_told(case: &Case) {
     case.src.file("a", "two");
     case.copy(&[], "a", "a").exits(11);
     case.copy(&["--no-config"], "a", "a").succeeds();
-    // What cannot be combined with a typed option is named, with its way out.
-    case.copy(&["--inplace"], "a", "a")
-        .exits(2)
-        .says("(options from the configuration: --no-clobber; --no-config leaves them out)");
+    // The typed option counts, and not what cannot be combined with it.
+    case.src.file("a", "six");
+    case.copy(&["--inplace", "-v"], "a", "a")
+        .succeeds()
+        .says("options from the configuration that this copy cannot have: --no-clobber");
     case.copying(&[], "a", "a")
         .env("FASTCP_FLAGS", "--no-clobber a")
         .run()
@@ -122,4 +126,44 @@ fn the_options_that_apply_are_shown_with_their_places(case: &Case) {
         shown(&["--show-config", "--streams=1", "--timeout=5s"]).len(),
         1
     );
+}
+
+fn options_without_a_meaning_for_a_copy_are_left_out(case: &Case) {
+    let text = "[default]\nexclude = \"*.o\"\nkeep = \"7d\"\nsudo = true\nbwlimit = \"90M\"\n\
+                max-delete = 5\ndelete = true\nfsync = true\n";
+    configured(case, text);
+    case.src.file("a", "one");
+    case.src.file("b.o", "two");
+    let done = case.copy(&["-v"], "a", "a");
+    done.succeeds()
+        .says("options from the configuration: '--exclude=*.o' --bwlimit=90M --fsync");
+    let run = case.fastcp().args(["-", "-v"]).arg(case.dst("pipe"));
+    let stdin = fs::File::open(case.scratch.file("in", "three")).expect("open it");
+    let run = run.start_with(Stdio::from(stdin));
+    run.wait().succeeds().says("cannot have: '--exclude=*.o' ");
+    assert_eq!(case.dst.read("pipe"), b"three");
+    // In a tree they have one.
+    case.copy(&["-r"], "", "tree").succeeds();
+    assert_eq!(case.dst.names(), ["a", "pipe", "tree"]);
+    assert!(!case.dst.path("tree/b.o").exists());
+    let digests = case.scratch.path("sums");
+    let digests = format!("--digests={}", digests.display());
+    case.copy(&[&digests], "a", "b").succeeds();
+    let list = format!("--check={}", &digests["--digests=".len()..]);
+    case.fastcp()
+        .args([list])
+        .arg(case.dst(""))
+        .run()
+        .succeeds();
+}
+
+fn what_deletes_is_told_even_if_the_file_wants_it_quiet(case: &Case) {
+    configured(case, "[default]\nquiet = true\ndelete = true\n");
+    case.src.dir("d").file("a", "one");
+    case.copy(&["-r"], "d/", "d")
+        .succeeds()
+        .says("--delete applies: ");
+    case.copy(&["-rq"], "d/", "d")
+        .succeeds()
+        .never_says("applies");
 }
