@@ -34,7 +34,9 @@ impl InPlace {
             return Ok(None);
         };
         refuse_link(slot, old, rules)?;
-        let cannot = |cause| hints::name_error(slot, "cannot write into it (--inplace)", cause);
+        let option = rules.option_in_place();
+        let what = format!("cannot write into it ({option})");
+        let cannot = |cause| hints::name_error(slot, &what, cause);
         // A resume also reads the file; one that may only be written is sent again from the start.
         let open = |access| {
             let flags = access | OFlags::NONBLOCK;
@@ -50,8 +52,8 @@ impl InPlace {
         if !rules.set_id && stat.st_mode & 0o6000 != 0 {
             let removed = fchmod(&file, Mode::from_raw_mode(stat.st_mode & 0o1777));
             removed.map_err(|cause| {
-                let what = "cannot remove its set-id bits, which this key may not keep (--inplace)";
-                slot.error(what, cause)
+                let what = "cannot remove its set-id bits, which this key may not keep";
+                slot.error(&format!("{what} ({option})"), cause)
             })?;
         }
         Ok(Some(InPlace {

@@ -222,6 +222,19 @@ pub enum Placement {
 }
 
 impl Rules {
+    /// True for a copy with the results of scp.
+    pub fn is_scp(&self) -> bool {
+        self.modes != ModeRules::Usual
+    }
+
+    /// The option by which existing files are written in place, for messages.
+    pub fn option_in_place(&self) -> &'static str {
+        match self.is_scp() {
+            true => "--scp",
+            false => "--inplace",
+        }
+    }
+
     /// The entry's mode if modes are kept, for a file whose owner and group are those in `stat`. A file
     /// keeps its set-user-ID and set-group-ID bits only if its owner or group is the source's.
     fn mode_of(&self, entry: &Entry, stat: &Stat) -> u32 {

@@ -101,8 +101,9 @@ pub(super) fn use_in_place(
         };
         let path = first.dir.path().join(&first.name);
         let path = printable(path.as_os_str().as_bytes());
+        let option = rules.option_in_place();
         return Err(slot.refused(format!(
-            "has the same inode as {path}, which {what}; copy without --inplace"
+            "has the same inode as {path}, which {what}; copy without {option}"
         )));
     }
     if state.is_full || state.files.len() >= FILES_MAX {
@@ -110,10 +111,11 @@ pub(super) fn use_in_place(
             state.is_full = true;
             return Ok(());
         }
-        return Err(slot.refused(
+        let option = rules.option_in_place();
+        return Err(slot.refused(format!(
             "has several hard links, and there are too many such files to tell whether another file of \
-             this copy has the same inode; copy it without --inplace",
-        ));
+             this copy has the same inode; copy it without {option}"
+        )));
     }
     let (dir, name) = (slot.dir.clone(), slot.name.clone());
     let first = FirstUse {
@@ -130,10 +132,13 @@ pub(super) fn use_in_place(
 /// # Errors
 /// `Kind::Refused` for a symbolic link, with `--inplace`.
 pub(super) fn refuse_link(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result<()> {
-    match rules.inplace && file_type(old) == FileType::Symlink {
-        true => Err(slot.refused("is a symbolic link; --inplace writes into files only")),
-        false => Ok(()),
+    if !rules.inplace || file_type(old) != FileType::Symlink {
+        return Ok(());
     }
+    let option = rules.option_in_place();
+    Err(slot.refused(format!(
+        "is a symbolic link; {option} writes into files only"
+    )))
 }
 
 /// The same for a file that an earlier session of this copy has put in place.

@@ -348,7 +348,9 @@ impl Entries {
         let existing = dest::existing(slot)?;
         match existing.is_some_and(|it| (it.dev, it.ino) == (entry.dev, entry.ino)) {
             true => {
-                let message = "is the source itself, which --inplace would write while it is read";
+                let option = self.rules.option_in_place();
+                let message =
+                    format!("is the source itself, which {option} would write while it is read");
                 Err(Error::new(Kind::Refused, Side::Dest, message).at(slot.path()))
             }
             false => Ok(()),
