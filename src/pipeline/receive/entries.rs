@@ -35,6 +35,9 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::source::is_just_written;
 use crate::wire::message::{DirectoryNames, ExtraEntries, RemovedSources, SourcePlaces};
 
+/// For a breach: an entry that is not [expected](Entries::is_expected).
+pub const NOT_IN_SCP: &str = "a link or a special file, which --scp does not copy";
+
 const SAME_NAME: &str = "would get the same name as another source, and one would replace the other; \
                          copy them to different names or into different directories";
 
@@ -177,6 +180,16 @@ impl Entries {
     /// Gives the entry the mode, owner and group that its copy gets on this host.
     pub fn localize(&self, entry: &mut Entry) {
         self.owners.localize(entry, &self.rules);
+    }
+
+    /// False for a link or a special file in a copy as scp, which has none. Later copies would write
+    /// in place into what such a link leads to.
+    pub fn is_expected(&self, entry: &Entry) -> bool {
+        let is_file = matches!(
+            entry.kind,
+            EntryKind::File | EntryKind::Directory | EntryKind::Pipe
+        );
+        is_file || !self.rules.is_scp()
     }
 
     /// # Errors

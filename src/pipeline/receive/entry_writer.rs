@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::destination::CopyDestination;
-use super::entries::Entries;
+use super::entries::{Entries, NOT_IN_SCP};
 use super::entry_table::Location;
 use super::files::Files;
 use super::itemizer::Itemizer;
@@ -228,6 +228,9 @@ impl EntryWriter<'_> {
             }
             if !self.entries().table().roots.fits(&entry) {
                 return self.breach("an entry that differs from its announcement");
+            }
+            if !self.entries().is_expected(&entry) {
+                return self.breach(NOT_IN_SCP);
             }
             self.count_allocated(&entry);
             if entry.kind != EntryKind::Directory {

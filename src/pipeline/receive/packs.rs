@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::arrived::PackClaim;
-use super::entries::Entries;
+use super::entries::{Entries, NOT_IN_SCP};
 use super::entry_table::Location;
 use super::recorded::{finished, standing};
 use super::worker::Worker;
@@ -95,6 +95,13 @@ impl PackPlacer {
                     .entries
                     .report
                     .breach("an entry that differs from its announcement");
+            }
+            if !members
+                .iter()
+                .all(|(entry, _)| self.entries.is_expected(entry))
+            {
+                drop(table);
+                return self.entries.report.breach(NOT_IN_SCP);
             }
             let mut entries = members.iter().map(|(entry, _)| entry);
             // Nothing of such a pack is placed.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use fastcp::manifest::EntryKind;
+use fastcp::manifest::{EntryKind, SpecialFile};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::{known, pull_case};
-use crate::support::fake_server::{FakeServer, pull};
+use crate::support::fake_server::{FakeServer, pull, pull_as_scp};
 use crate::support::peer::*;
 use crate::support::procs::until;
 use crate::support::*;
@@ -137,6 +137,32 @@ fn a_directory_that_is_swapped_for_a_link_leads_nowhere() {
             readable(&done);
         });
     });
+}
+
+/// Otherwise the next copy as scp would write in place into what the link leads to.
+#[test]
+fn a_copy_as_scp_takes_no_link_and_no_special_file() {
+    let kinds = [
+        EntryKind::Symlink(b"x".to_vec()),
+        EntryKind::HardLink(2),
+        EntryKind::Special(SpecialFile::Fifo),
+    ];
+    for kind in kinds {
+        pull_case(|case| {
+            known(case, b"first");
+            let done = pull_as_scp(case, "/x/tree", |mut server| {
+                server.begin(root(1, "tree", true));
+                server.entries(vec![directory(1, 0, "tree")]);
+                server.whole_file(file(2, 1, "first", 0), b"first");
+                server.entries(vec![entry(3, 1, "planted", kind.clone(), 0)]);
+                server.end(1, 2, None);
+                server.all_sent(3);
+                server.finish();
+            });
+            held_out(&done).exits(1).says("which --scp does not copy");
+            assert!(!case.dst.has("tree/planted"));
+        });
+    }
 }
 
 /// The sender plants a symlink under the name of the receiver's partial file. The receiver treats

@@ -27,7 +27,7 @@ use fastcp::wire::message::{
 use super::case::Case;
 use super::inject::Inject;
 use super::peer::{Control, Keys};
-use super::run::Done;
+use super::run::{Done, Run};
 
 /// How long a peer waits for a connection, or for bytes on one.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -299,7 +299,10 @@ impl Fifos {
         let (up, down) = (fifos.up.display(), fifos.down.display());
         dir.file(
             "far end",
-            format!("#!/bin/sh\nexec 3<&0\ncat <&3 >'{up}' &\nexec cat <'{down}' 3<&-\n"),
+            format!(
+                "#!/bin/sh\ncase \" $* \" in *' -G '*) exit 1; esac\n\
+                 exec 3<&0\ncat <&3 >'{up}' &\nexec cat <'{down}' 3<&-\n"
+            ),
         );
         dir.mode("far end", 0o755);
         fifos
@@ -415,6 +418,11 @@ fn by_any_route(
         Some(inject) => run.inject(inject),
         None => run,
     };
+    played(&fifos, run, peer)
+}
+
+/// Starts the client, and plays the far end that it starts.
+fn played(fifos: &Fifos, run: Run, peer: impl FnOnce(Control) + Send) -> Done {
     std::thread::scope(|scope| {
         let (gone, client_gone) = mpsc::channel::<()>();
         let playing = scope.spawn(|| {
@@ -471,6 +479,22 @@ pub(crate) fn pull(
     let mut words: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
     words.extend([operand.as_ref(), case.dst.0.as_os_str()]);
     against(case, &words, peer)
+}
+
+/// Like [`pull`], by a client whose command line is scp's: the peer takes the place of ssh.
+pub(crate) fn pull_as_scp(
+    case: &Case,
+    operand: &str,
+    peer: impl FnOnce(FakeServer) + Send,
+) -> Done {
+    let fifos = Fifos::make(case);
+    let run = case.bare().args(["--scp", "-rS"]).arg(&fifos.script);
+    let run = run.arg(format!("far:{operand}")).arg(&case.dst.0);
+    played(&fifos, run, |control| {
+        if let Some(server) = FakeServer::open(control, &host::hello()) {
+            peer(server);
+        }
+    })
 }
 
 /// Pushes `source` to the peer, in whole chunks.
