@@ -35,7 +35,7 @@ const CONTROL_BUFFER: usize = 64 << 10;
 
 /// Copies, when no other copy writes to the same place.
 pub async fn copy(request: &Request, client: &ClientContext) -> Result<String> {
-    let mut turn = WaitForTurn::new(request.schedule.wait);
+    let mut turn = WaitForTurn::new(request);
     loop {
         let attempt = client.of_session();
         let error = match copy_once(request, &attempt).await {

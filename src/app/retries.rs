@@ -78,7 +78,7 @@ pub async fn repeat(
     let mut outage = Outage::new(&request);
     let mut before = Vec::new();
     let mut attempt = Attempt::First;
-    let mut turn = WaitForTurn::new(request.schedule.wait);
+    let mut turn = WaitForTurn::new(&request);
     loop {
         let id = Secret::session();
         let session = Session {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::{BUSY_ADVICE, Error, Kind, Result};
 use crate::session::context::ClientContext;
+use crate::session::request::Request;
 use crate::session::schedule::Wait;
 use crate::units::duration;
 
@@ -18,15 +19,18 @@ const EARLIER_ADVICE: &str = "; wait for it to end, or stop it";
 
 pub struct WaitForTurn {
     wait: Wait,
+    /// The option of a wait with a limit, for messages; scp's command line has none.
+    option: &'static str,
     /// The first refusal.
     since: Option<Instant>,
     pause: Duration,
 }
 
 impl WaitForTurn {
-    pub fn new(wait: Wait) -> WaitForTurn {
+    pub fn new(request: &Request) -> WaitForTurn {
         WaitForTurn {
-            wait,
+            wait: request.schedule.wait,
+            option: if request.options.scp { "" } else { " (--wait)" },
             since: None,
             pause: PAUSE_FIRST,
         }
@@ -57,7 +61,7 @@ impl WaitForTurn {
         if let Wait::For(most) = self.wait {
             let left = most.saturating_sub(passed);
             if left.is_zero() {
-                error.message += &format!("; gave up after {} (--wait)", duration(most));
+                error.message += &format!("; gave up after {}{}", duration(most), self.option);
                 return Err(error);
             }
             // The last attempt is at the end of the time.

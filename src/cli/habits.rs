@@ -227,6 +227,9 @@ pub(super) fn unknown_option(
         return None;
     };
     let name = typed.split('=').next().unwrap_or(typed);
+    if name == "-" {
+        return letter_with_value(line);
+    }
     let tip = habit(name).map(str::to_owned);
     let tip = tip.or_else(|| Some(format!("did you mean {}?", close(name, command)?)));
     let tip = tip.map_or_else(String::new, |tip| format!(": {tip}"));
@@ -239,6 +242,18 @@ pub(super) fn unknown_option(
     let name = printable(name.as_bytes());
     Some(format!(
         "fastcp: there is no option {name}{tip}{others} (see fastcp --help all)"
+    ))
+}
+
+/// The error for a word such as `-V=1`, whose letters are known and take no value.
+fn letter_with_value(line: &[OsString]) -> Option<String> {
+    let words = line.iter().take_while(|word| *word != "--");
+    let words = words.filter_map(|word| word.to_str()?.strip_prefix('-')?.split_once('='));
+    let (letters, value) = { words }.find(|(letters, _)| !letters.starts_with('-'))?;
+    let letter = letters.chars().last()?;
+    Some(format!(
+        "fastcp: -{letter} takes no value: leave out ={} (see fastcp --help all)",
+        printable(value.as_bytes())
     ))
 }
 
@@ -352,6 +367,11 @@ mod tests {
             assert!(told.contains(tip), "{line}: {told}");
             assert!(told.starts_with("fastcp: there is no option -"), "{told}");
             assert!(told.ends_with(" (see fastcp --help all)"), "{told}");
+        }
+        for (line, letter) in [("-V=1", 'V'), ("-rq=yes a h:", 'q')] {
+            let told = told(line);
+            let wanted = format!("fastcp: -{letter} takes no value: leave out =");
+            assert!(told.starts_with(&wanted), "{line}: {told}");
         }
         // Control characters are shown as text.
         let escaped = told("-Z\u{1b}\u{9b} a h:");

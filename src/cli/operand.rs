@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::session::{EndKind, Host, Operand};
 use crate::units::printable;
 
@@ -59,7 +59,7 @@ pub fn parse(typed: OsString) -> Result<Operand> {
 /// The operand as scp reads it: `-` is a file, and what precedes a colon is a host.
 ///
 /// # Errors
-/// As [`parse`].
+/// As [`parse`]; `Kind::Connect` for the name of a host that ssh refuses, since scp asks ssh.
 pub fn parse_as_scp(typed: OsString) -> Result<Operand> {
     let bytes = typed.as_bytes();
     let (host, path) = match (bytes.strip_prefix(SCHEME), colon(bytes)) {
@@ -68,7 +68,17 @@ pub fn parse_as_scp(typed: OsString) -> Result<Operand> {
             (Some(host), path)
         }
         (None, Some(colon)) => {
-            let host = login(&bytes[..colon]).map_err(|why| refused(bytes, why))?;
+            let (user, name) = user_and_host(&bytes[..colon]);
+            let is_of_host =
+                user.is_none_or(|user| user_name(user).is_ok()) && host_name(name).is_err();
+            let host = login(&bytes[..colon]).map_err(|why| Error {
+                kind: if is_of_host {
+                    Kind::Connect
+                } else {
+                    Kind::Usage
+                },
+                ..refused(bytes, why)
+            })?;
             (Some(host), bytes[colon + 1..].to_vec())
         }
         (None, None) => (None, bytes.to_vec()),
@@ -146,15 +156,19 @@ fn colon(bytes: &[u8]) -> Option<usize> {
 
 /// Parses `[user@]host`. A user may contain `@`, a host may not.
 fn login(bytes: &[u8]) -> Result<Host, &'static str> {
-    let (user, name) = match bytes.iter().rposition(|&byte| byte == b'@') {
-        Some(at) => (Some(&bytes[..at]), &bytes[at + 1..]),
-        None => (None, bytes),
-    };
+    let (user, name) = user_and_host(bytes);
     Ok(Host {
         user: user.map(user_name).transpose()?,
         name: host_name(name)?,
         port: None,
     })
+}
+
+fn user_and_host(bytes: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    match bytes.iter().rposition(|&byte| byte == b'@') {
+        Some(at) => (Some(&bytes[..at]), &bytes[at + 1..]),
+        None => (None, bytes),
+    }
 }
 
 /// Parses the rest of `scp://`. As in scp, user and path may be percent-encoded, and `+` is a

@@ -5,10 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Parser;
 
 use crate::error::{Error, Kind, Result, Side};
+use crate::session::schedule::Wait;
 use crate::session::{EndKind, Operand, Rsh};
 use crate::source;
 use crate::ui::Output;
@@ -33,11 +35,32 @@ usage: scp [-346ABCOpqRrsTv] [-c cipher] [-D sftp_server_path] [-F ssh_config]
            [-P port] [-S program] [-X sftp_option] source ... target
 ";
 
+/// Long options that copy nothing. A program under the name scp has them too: fastcp starts itself
+/// on the far host under the name that it finds there.
+const COPY_NOTHING: [&[u8]; 10] = [
+    b"--help",
+    b"--man",
+    b"--completions",
+    b"--version",
+    b"--remove",
+    b"--show-config",
+    b"--server",
+    b"--speaks",
+    b"--syncfs",
+    b"--placed",
+];
+
+/// Most of the bytes and requests of `-X`.
+const SFTP_MAX: u64 = 256 << 10;
+
+/// How long a copy waits for another one to the same place.
+const WAIT: Duration = Duration::from_secs(300);
+
 /// Largest value of `-l`, in Kbit/s.
 const KBIT_MAX: u64 = 100 << 20;
 
 /// The words of scp's command line, if `words` (with the program's name) ask for it. A program under
-/// the name scp answers its own long options as usual, such as `--help`; scp has none.
+/// the name scp answers long options that copy nothing as usual, such as `--help`; scp has none.
 pub(super) fn line(mut words: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     let program = words.next()?;
     let is_scp = Path::new(&program).file_name() == Some(OsStr::new("scp"));
@@ -47,8 +70,8 @@ pub(super) fn line(mut words: impl Iterator<Item = OsString>) -> Option<Vec<OsSt
         line.remove(0);
         return Some(line);
     }
-    let is_long = first.len() > 2 && first.starts_with(b"--");
-    (is_scp && !is_long).then_some(line)
+    let name = first.split(|byte| *byte == b'=').next().unwrap_or(first);
+    (is_scp && !COPY_NOTHING.contains(&name)).then_some(line)
 }
 
 /// Why scp does not begin, with its exit code.
@@ -169,10 +192,11 @@ impl ScpLine {
                     }
                     _ if ALONE.contains(&letter) => line.letters.push(letter),
                     _ => {
-                        let shown = printable(&[letter]);
-                        return Err(Refused::usage(format!(
-                            "scp has no option -{shown} (--scp)"
-                        )));
+                        let shown = match word.as_bytes() {
+                            long if long.starts_with(b"--") => printable(long),
+                            _ => format!("-{}", printable(&[letter])),
+                        };
+                        return Err(Refused::usage(format!("scp has no option {shown} (--scp)")));
                     }
                 }
             }
@@ -211,12 +235,12 @@ impl ScpLine {
                 let why = || Refused::usage(format!("-l {shown}: is no number of Kbit/s"));
                 self.kbit = Some(kbit.ok_or_else(why)?);
             }
-            // -X, of which only the form is checked.
+            // -X, which is only checked.
             _ => {
-                let known = [&b"buffer="[..], b"nrequests="];
-                if !known.iter().any(|name| value.as_bytes().starts_with(name)) {
+                let is_valid = value.to_str().is_some_and(is_sftp_option);
+                if !is_valid {
                     return Err(Refused::fatal(format!(
-                        "-X {shown}: scp knows -X buffer=SIZE and -X nrequests=N"
+                        "-X {shown}: scp knows -X buffer=SIZE (up to 256K) and -X nrequests=N"
                     )));
                 }
             }
@@ -234,9 +258,17 @@ impl ScpLine {
 
     /// The steps for the operands, in order.
     pub(super) fn steps(&self) -> Vec<ScpStep> {
+        let is_of_host = |error: &Error| error.kind == Kind::Connect;
         let dest = match operand::parse_as_scp(self.dest.clone()) {
             Ok(dest) => operand::as_destination(dest),
-            Err(error) => return vec![ScpStep::Failed(error, ScpExit::fatal(SCP_ERROR))],
+            Err(error) => {
+                let code = if is_of_host(&error) {
+                    SCP_FATAL
+                } else {
+                    SCP_ERROR
+                };
+                return vec![ScpStep::Failed(error, ScpExit::fatal(code))];
+            }
         };
         if dest.host.is_none()
             && let Err(error) = self.check_local(&dest)
@@ -250,6 +282,11 @@ impl ScpLine {
                 Ok(source) => source,
                 Err(error) => {
                     self.copy(&mut group, &dest, &mut steps);
+                    if is_of_host(&error) {
+                        // scp ends at a host that it does not reach.
+                        steps.push(ScpStep::Failed(error, ScpExit::fatal(SCP_FATAL)));
+                        return steps;
+                    }
                     steps.push(ScpStep::Failed(error, ScpExit::of_entries(false)));
                     continue;
                 }
@@ -331,12 +368,22 @@ impl ScpLine {
         let mut request = request(args, sources, dest, rate_limit)?;
         request.options.scp = true;
         request.options.is_beside = self.has_several();
-        request.route.through_here = !self.has(b'R');
+        // Two copies to one name at once both succeed, as scp's do.
+        request.schedule.wait = Wait::For(WAIT);
+        // The later letter wins.
+        let way = self.letters.iter().rfind(|letter| b"3R".contains(letter));
+        request.route.through_here = way != Some(&b'R');
+        let mut ignored = self.ignored();
+        if request.hosts().is_some() && !request.route.through_here {
+            ignored.push(
+                "-R: data may go directly between the hosts; this machine logs in to both".into(),
+            );
+        }
         Ok(Order {
             request,
             output,
             warnings: Vec::new(),
-            ignored: self.ignored(),
+            ignored,
         })
     }
 
@@ -382,12 +429,28 @@ impl ScpLine {
             (b'O', "fastcp uses its own protocol"),
             (b's', "fastcp uses its own protocol"),
             (b'T', "names are always checked"),
-            (b'R', "this machine logs in to both hosts"),
         ];
         let given = letters.iter().filter(|(letter, _)| self.has(*letter));
         given
             .map(|(letter, why)| format!("-{} has no effect: {why}", char::from(*letter)))
             .collect()
+    }
+}
+
+/// True for a value of `-X` that scp accepts.
+fn is_sftp_option(value: &str) -> bool {
+    let number = |text: &str, unit: u64| {
+        let number: Option<u64> = text.parse().ok();
+        let number = number.and_then(|number| number.checked_mul(unit));
+        number.is_some_and(|number| (1..=SFTP_MAX).contains(&number))
+    };
+    match value.split_once('=') {
+        Some(("nrequests", text)) => number(text, 1),
+        Some(("buffer", text)) => match text.strip_suffix(['k', 'K']) {
+            Some(text) => number(text, 1 << 10),
+            None => number(text, 1),
+        },
+        _ => false,
     }
 }
 
@@ -430,6 +493,10 @@ mod tests {
             ("fastcp a h:", false),
             ("fastcp -r --scp a h:", false),
             ("scp --server", false),
+            ("scp --placed 0 --server", false),
+            ("scp --completions=bash", false),
+            ("scp --json a h:", true),
+            ("scp --helpless a h:", true),
             ("scp --version", false),
             ("/bin/fastcp", false),
         ] {
@@ -458,11 +525,14 @@ mod tests {
         for (typed, code, told) in [
             ("a", 1, "a source and a destination"),
             ("-n a h:", 1, "no option -n"),
-            ("--json a h:", 1, "no option --"),
+            ("--json a h:", 1, "no option --json (--scp)"),
             ("-P", 1, "option -P needs a value"),
             ("-P 0 a h:", 255, "a port is from 1"),
             ("-l x a h:", 1, "no number of Kbit/s"),
             ("-X window=1 a h:", 255, "-X buffer=SIZE"),
+            ("-X buffer=x a h:", 255, "-X buffer=SIZE"),
+            ("-X buffer=257k a h:", 255, "-X buffer=SIZE"),
+            ("-X nrequests=0 a h:", 255, "nrequests=N"),
             ("-1 a h:", 255, "protocol version 1"),
             ("-t d", 1, "the old protocol"),
         ] {
@@ -521,7 +591,11 @@ mod tests {
             ("h:a i:", &["h:a@i:"]),
             ("-3 h:a i:", &["h:a@i:"]),
             ("-R h:a i:", &["h:a>i:"]),
+            ("-R3 h:a i:", &["h:a@i:"]),
+            ("-3R h:a i:", &["h:a>i:"]),
             ("@h:a h:b /tmp", &["1", "h:b>/tmp"]),
+            ("u@:a h:b /tmp", &["255!"]),
+            ("/etc/passwd u@:", &["255!"]),
         ] {
             assert_eq!(steps(typed), wanted, "{typed}");
         }

@@ -68,6 +68,7 @@ const UPLOADS: &[Row] = same![
     "scp -o Port={port} -o User={user} a far:new",
     "scp -qCB4 -l 80000 -X nrequests=4 -c aes128-ctr a far:new",
     "scp -Tsr a far:new",
+    "scp -X buffer=32k a far:new",
     "scp -- a far:new",
     "scp 'a b' far:",
     "scp a 'far:new name'",
@@ -96,6 +97,7 @@ const UPLOADS: &[Row] = same![
     "scp a far:oldhard",
     "exec 9>> ../far/old; scp a far:old",
     "cp /bin/sleep ../far/old; ../far/old 9 & scp a far:old; code=$?; kill %1; exit $code",
+    "scp -l 4000 big far:old & scp -l 4000 big far:old && wait $!",
     // Several sources.
     "scp a b far:dst",
     "scp a b far:dst/",
@@ -145,8 +147,14 @@ const UPLOADS: &[Row] = same![
     "scp /dev/stdin far:new < a",
     "echo x | scp /dev/stdin far:new",
     "scp <(echo x) far:new",
+    "scp -r dir far:newlink",
+    "scp a b far:newlink",
+    "ln -s nowhere ../far/dst/share; scp -r share far:dst",
     // Hosts that do not let us in.
     "scp -o BatchMode=yes a nowhere.invalid:",
+    "scp a u@:",
+    "scp -- a -h:",
+    "scp -- -h:a a far:",
     "scp -B -i /no/key -o IdentitiesOnly=yes -o IdentityFile=/no/key -F none a far:",
 ];
 
@@ -209,6 +217,7 @@ const DOWNLOADS: &[Row] = same![
     "scp far:a oldlink",
     "scp far:a newlink",
     "scp far:a oldhard",
+    "scp -l 4000 far:big new & scp -l 4000 far:big new && wait $!",
     // Several sources.
     "scp far:a far:b dst",
     "scp far:a far:b missing",
@@ -218,6 +227,8 @@ const DOWNLOADS: &[Row] = same![
     "scp far:a far:dir/one other:b dst",
     "scp other:a far:a dst",
     "scp far:a b dst",
+    "scp far:a u@:b far:b dst",
+    "scp -- -h:a far:b dst",
     "scp a far:b gone dst",
     "scp -o BatchMode=yes far:a nowhere.invalid:b far:b dst",
     // Patterns.
@@ -335,6 +346,16 @@ const LOCAL: &[Row] = same![
     "scp -P x a new",
     "scp -l 0 a new",
     "scp -X other=1 a new",
+    "scp -X buffer=x a new",
+    "scp -X buffer=0 a new",
+    "scp -X buffer=1k a new",
+    "scp -X buffer=256K a new",
+    "scp -X buffer=257K a new",
+    "scp -X buffer=1M a new",
+    "scp -X nrequests=0 a new",
+    "scp -X nrequests=x a new",
+    "scp -X nrequests=262144 a new",
+    "scp -X nrequests=262145 a new",
     "scp -1 a new",
     "scp -2 a new",
     "scp -n a new",
@@ -369,6 +390,8 @@ fn under_the_name_scp(case: &Case) {
         "scp -r dir/ links far:dst",
         "scp -rp far:dir/ far:gone dst",
         "scp -z",
+        "scp --json a new",
+        "scp --recursive dir new",
     ] {
         assert_eq!(trees.difference(line, Program::Link), None);
     }
