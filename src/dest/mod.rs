@@ -256,7 +256,9 @@ impl Rules {
     /// The mode of a new file or directory if modes are not kept.
     fn new_mode(&self, entry: &Entry) -> u32 {
         let more = match (self.modes, &entry.kind) {
-            (ModeRules::ScpDownload, EntryKind::File) => 0o200,
+            (ModeRules::ScpDownload, EntryKind::File | EntryKind::Pipe) => 0o200,
+            // scp keeps the sticky bit.
+            (ModeRules::ScpDownload, EntryKind::Directory) => entry.mode & 0o1000,
             _ => 0,
         };
         (entry.mode & 0o777 | more) & !self.umask

@@ -88,6 +88,19 @@ impl ExistingPlace<'_> {
         }
     }
 
+    /// True if the missing destination is a symbolic link that leads to nothing.
+    pub(super) fn is_dangling(&self) -> bool {
+        // A slash at the end would follow the link.
+        let path = self.path.components().as_path();
+        path.symlink_metadata().is_ok()
+    }
+
+    /// True if no directory is made where a dangling link leads to. Only in an upload scp makes one,
+    /// since its server resolves the path.
+    pub(super) fn makes_no_targets(&self) -> bool {
+        self.scp.is_some_and(|places| places != ScpPlaces::Upload)
+    }
+
     /// True if the missing destination is made as a directory that the source lands in.
     fn is_made_for(&self, root: &Root) -> bool {
         match self.scp {
@@ -147,6 +160,10 @@ impl ExistingPlace<'_> {
             return Ok(Resolved::existing(slot, listed, &stat));
         }
         match self.reach.find_inside(&slot.path())? {
+            // scp makes no directory through a link: this one fails when it arrives.
+            FoundPath::Nothing(_) if root.is_directory && self.makes_no_targets() => {
+                Ok(Resolved::existing(slot, listed, &stat))
+            }
             FoundPath::Nothing(slot) => Ok(Resolved::nothing(slot, listed)),
             FoundPath::Other(slot, stat) => Ok(Resolved::existing(slot, listed, &stat)),
             FoundPath::Directory(dir) if root.is_directory => Ok(Resolved::directory(&dir, listed)),

@@ -119,6 +119,14 @@ fn resolve_each(
     if is_missing && place.alone && place.means_directory && spec.scp == Some(ScpPlaces::Upload) {
         return Err(missing(&place.path));
     }
+    let is_made = match place.alone {
+        true => sources[0].root.is_directory && place.makes_no_targets(),
+        false => spec.scp.is_some(),
+    };
+    if is_missing && is_made && place.is_dangling() {
+        let message = "is a symbolic link that leads to nothing, so no directory can be made there";
+        return Err(Error::new(Kind::Write, Side::Dest, message).at(&place.path));
+    }
     let mut resolved = Vec::with_capacity(sources.len());
     for source in sources {
         let becomes = source.root.contents || spec.no_target_directory;

@@ -211,6 +211,8 @@ const DOWNLOADS: &[Row] = same![
     "scp -p far:suid new",
     "scp -p far:wide new",
     "umask 077; scp far:wide new",
+    "scp far:/proc/version new",
+    "scp -p far:/proc/version new",
     // Existing files.
     "scp far:a old",
     "scp -p far:run old",
@@ -260,6 +262,10 @@ const DOWNLOADS: &[Row] = same![
     "scp -r far:priv new",
     "scp -r far:share new",
     "scp -rp far:share new",
+    "chmod 1777 ../far/share; scp -r far:share new",
+    "chmod 1777 ../far/share; scp -rp far:share new",
+    "chmod 1777 ../far/share; scp -r far:share .",
+    "chmod 1777 share; scp -r share far:new",
     "chmod 700 share; scp -rp far:share .",
     "chmod 500 ../far/dir/sub; scp -r far:dir new",
     "scp -r far:hard new",
@@ -270,6 +276,9 @@ const DOWNLOADS: &[Row] = same![
     "scp far:gonelink new",
     "scp -r far:links new",
     "scp -r far:special new",
+    "scp -r far:dir newlink",
+    "ln -s nowhere dst/share; scp -r far:share dst",
+    "ln -s nowhere dst/share; scp -r far:share far:b dst",
     "scp far:fifo new",
     "scp far:/dev/null new",
     // Options after the operands are operands.
@@ -312,6 +321,7 @@ const BETWEEN: &[Row] = same![
     "scp -r far:links other:new",
     "scp -o BatchMode=yes far:a nowhere.invalid:",
     "scp -o BatchMode=yes nowhere.invalid:a far:",
+    "scp -r far:dir other:newlink",
 ];
 
 fn copies_between_hosts(case: &Case) {
