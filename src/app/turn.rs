@@ -1,5 +1,5 @@
 //! The wait of a copy whose destination another copy is writing (`--wait`). The copy then tries
-//! again from its beginning: what it found at the source may have changed in the time.
+//! again from its beginning: the source may have changed meanwhile.
 
 use std::time::{Duration, Instant, SystemTime};
 

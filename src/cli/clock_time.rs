@@ -30,7 +30,7 @@ pub(super) enum TypedTime {
     FromNow(Duration),
 }
 
-/// What is valid.
+/// The valid forms, for messages.
 const EXPECTED: &str = "expected a time, such as 06:00, 06:00:30, 2026-11-28T06:00, \
                         2026-11-28T06:00Z or now+2h";
 

@@ -1,6 +1,6 @@
-//! Options that hold without being typed: those of `/etc/fastcp/config`, of the user's
-//! `~/.config/fastcp/config` and of `FASTCP_FLAGS`. They stand before the words of the command
-//! line, so the later word wins as it does among typed words.
+//! Options from configuration files (`/etc/fastcp/config`, `~/.config/fastcp/config`) and from
+//! `FASTCP_FLAGS`. They stand before the words of the command line, so the later word wins as it
+//! does among typed words.
 //!
 //! The files are TOML. `[default]` holds for each copy, `[host."db*"]` for a copy from or to such a
 //! host. A key is the long name of an option, so that there is one definition of the options.
@@ -38,8 +38,8 @@ const FILE_MAX: u64 = 1 << 20;
 /// Most options that files and `FASTCP_FLAGS` may give together: each of them is parsed alone.
 const SETTINGS_MAX: usize = 1000;
 
-/// Options that say what is copied and where to, or that copy nothing. Whoever types a command must
-/// see these.
+/// Options for sources and destinations, and options that copy nothing. The user must see them in the
+/// command.
 const TYPED_ONLY: &[&str] = &[
     "also",
     "also-from",
@@ -101,12 +101,14 @@ const OPPOSITES: [(&str, &str); 1] = [("quiet", "verbose")];
 struct Setting {
     /// clap's name of the option.
     id: String,
+    /// `--delete` or `-o`.
+    name: String,
     word: OsString,
     /// The file with the section, or the variable.
     origin: String,
 }
 
-/// What was looked for, and what became of it.
+/// A file or the variable, for `--show-config`.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     name: String,
@@ -148,21 +150,27 @@ pub(super) fn with_config(args: Args, typed: &[OsString]) -> Result<(Args, Confi
         };
         config.limit_to(of_here, &command);
     }
-    config.settle(typed, &command);
     if config.settings.is_empty() {
         return Ok((args, config));
     }
-    let name = OsString::from("fastcp");
-    let words = std::iter::once(&name).chain(config.words()).chain(typed);
-    match Args::try_parse_from(words) {
+    config.settle(typed, &command);
+    match arguments(&config.settings, typed) {
         Ok(args) => Ok((args, config)),
-        Err(fault) => Err(config.explain(Error::usage(reason(&fault)))),
+        Err(error) => Err(config.explain(error)),
     }
+}
+
+/// The arguments of the words `typed` with `settings` before them.
+fn arguments(settings: &[Setting], typed: &[OsString]) -> Result<Args> {
+    let name = OsString::from("fastcp");
+    let words = settings.iter().map(|setting| &setting.word);
+    let words = std::iter::once(&name).chain(words).chain(typed);
+    Args::try_parse_from(words).map_err(|fault| Error::usage(reason(&fault)))
 }
 
 /// The hosts that the command names.
 fn hosts(args: &Args) -> Vec<String> {
-    // What is no operand is refused later.
+    // Malformed operands are refused later.
     let operands = args.operands.iter().chain(&args.also).cloned();
     let operands = operands.filter_map(|word| operand::parse(word).ok());
     operands
@@ -321,6 +329,7 @@ impl Config {
             for (at, word) in typed_words(arg, &matches) {
                 let setting = Setting {
                     id: id.to_owned(),
+                    name: name_of(arg),
                     word,
                     origin: origin.to_owned(),
                 };
@@ -337,7 +346,7 @@ impl Config {
     /// Leaves out what `typed`, the words of the command line, or a later setting replaces or
     /// contradicts.
     fn settle(&mut self, typed: &[OsString], command: &Command) {
-        // A line that is wrong is refused later, for what is wrong with it.
+        // A malformed line is refused later, with its own message.
         let typed_ids: Vec<String> = match parse(typed, command) {
             Ok(matches) => {
                 let ids = command.get_arguments().map(|arg| arg.get_id().as_str());
@@ -351,7 +360,7 @@ impl Config {
         let mut kept: Vec<Setting> = Vec::new();
         for setting in std::mem::take(&mut self.settings).into_iter().rev() {
             let id = &setting.id;
-            let arg = command.get_arguments().find(|arg| arg.get_id() == &**id);
+            let arg = option(command, id);
             let is_repeated = |by: &Setting| match arg.map(Arg::get_action) {
                 Some(ArgAction::Append) => false,
                 // `-v -v` of one place count together.
@@ -391,7 +400,7 @@ impl Config {
 
     /// Carries out `make` with the options of the configuration before those in `typed`. `args` are
     /// both together. An option that cannot be combined with the typed ones, or has no meaning for
-    /// what is copied, is left out.
+    /// this copy, is left out.
     ///
     /// # Errors
     /// Those of `make` for the typed words alone.
@@ -401,7 +410,7 @@ impl Config {
         typed: &[OsString],
         make: impl Fn(Args) -> Result<T>,
     ) -> Result<T> {
-        // What stands in a pipe can be read once.
+        // A pipe can be read only once.
         let reads_stdin = args.files_from.as_deref() == Some(OsStr::new("-"))
             || args.also_from.as_deref() == Some(Path::new("-"));
         let refused = match make(args) {
@@ -411,13 +420,7 @@ impl Config {
         if reads_stdin {
             return Err(self.explain(refused));
         }
-        let attempt = |settings: &[Setting]| {
-            let name = OsString::from("fastcp");
-            let words = settings.iter().map(|setting| &setting.word);
-            let words = std::iter::once(&name).chain(words).chain(typed);
-            let args = Args::try_parse_from(words);
-            make(args.map_err(|fault| Error::usage(reason(&fault)))?)
-        };
+        let attempt = |settings: &[Setting]| make(arguments(settings, typed)?);
         let mut made = attempt(&[])?;
         let mut kept = Vec::new();
         for setting in std::mem::take(&mut self.settings) {
@@ -434,10 +437,7 @@ impl Config {
     /// Leaves out the options that have none of these headings of `--help`.
     fn limit_to(&mut self, headings: &[&str], command: &Command) {
         let has = |setting: &Setting| {
-            let arg = command
-                .get_arguments()
-                .find(|arg| arg.get_id() == &*setting.id);
-            let heading = arg.and_then(Arg::get_help_heading);
+            let heading = option(command, &setting.id).and_then(Arg::get_help_heading);
             heading.is_some_and(|heading| headings.contains(&heading))
         };
         self.settings.retain(has);
@@ -451,19 +451,13 @@ impl Config {
     /// Says which options apply that whoever typed the command must know of. Data that others can
     /// read is worth a line in any case.
     pub(super) fn warn(&self, is_quiet: bool) {
-        for Setting { word, origin, .. } in &self.settings {
-            let typed = word.to_string_lossy();
-            let name = match typed.strip_prefix("--") {
-                Some(_) => typed.split('=').next().unwrap_or_default(),
-                None => typed.get(..2).unwrap_or_default(),
-            };
-            let is_told = match is_quiet {
-                true => name == NO_ENCRYPT,
-                false => TOLD.contains(&name),
-            };
-            if is_told {
-                exit::say(&format!("fastcp: {} applies: {origin}\n", shown(word)));
-            }
+        let is_told = |setting: &&Setting| match is_quiet {
+            true => setting.name == NO_ENCRYPT,
+            false => TOLD.contains(&&*setting.name),
+        };
+        for setting in self.settings.iter().filter(is_told) {
+            let (word, origin) = (shown(&setting.word), &setting.origin);
+            exit::say(&format!("fastcp: {word} applies: {origin}\n"));
         }
     }
 
@@ -535,7 +529,7 @@ fn of_user() -> Option<PathBuf> {
     Some(dir.join(OF_USER))
 }
 
-/// The file's text; none if there is no file.
+/// The text of the file, if it exists.
 fn text_of(path: &Path, name: &str) -> Result<Option<String>> {
     let failed = |cause: std::io::Error| {
         Error::usage(format!(
@@ -680,17 +674,22 @@ fn scalar(value: &Value) -> Option<String> {
 /// Why the option may not be given in a file or in the variable.
 fn check_allowed(arg: &Arg) -> std::result::Result<(), &'static str> {
     let long = arg.get_long().unwrap_or_default();
+    // `--no-overwrite` belongs to a forced command; the other hidden ones with `--no-` are for users.
     let is_internal = arg.is_hide_set()
         && !long.is_empty()
-        && !long.starts_with("no-")
+        && (!long.starts_with("no-") || long == "no-overwrite")
         && !HIDDEN_BUT_ALLOWED.contains(&long);
     if arg.is_positional() || is_internal {
         return Err("there is no such option");
     }
-    match TYPED_ONLY.contains(&long) || long == "no-overwrite" {
+    match TYPED_ONLY.contains(&long) {
         true => Err(TO_BE_TYPED),
         false => Ok(()),
     }
+}
+
+fn option<'a>(command: &'a Command, id: &str) -> Option<&'a Arg> {
+    command.get_arguments().find(|arg| arg.get_id() == id)
 }
 
 fn parse(words: &[OsString], command: &Command) -> std::result::Result<ArgMatches, clap::Error> {
@@ -872,7 +871,7 @@ mod tests {
                 "",
                 "--bwlimit=1M --whole-file --no-times --live --include=b '--exclude=*' --include=c",
             ),
-            // A typed line that is wrong is refused later, for what is wrong with it.
+            // A malformed line is refused later, with its own message.
             ("", "--nope", "--bwlimit=1M --whole-file --no-times --live"),
         ] {
             let applied = applied(file, variable, &[], typed).unwrap();

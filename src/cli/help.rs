@@ -76,20 +76,19 @@ impl PageRequest {
     pub(super) fn answer(&self) -> Result<i32> {
         let text = match self {
             PageRequest::Help(topic) if topic == ALL => all(),
-            PageRequest::Help(topic) => page("--help", topic)?.1.to_owned(),
+            PageRequest::Help(topic) => page("--help", topic)?.to_owned(),
             PageRequest::Man(None) => man::command(Args::command()),
             PageRequest::Man(Some(topic)) => {
-                let (name, text) = page("--man", topic)?;
-                man::page(name, text)
+                let text = page("--man", topic)?;
+                man::page(&topic.to_string_lossy(), text)
             }
         };
         Ok(code_of(0, stdout::show(&text)))
     }
 }
 
-fn page(option: &str, topic: &OsStr) -> Result<(&'static str, &'static str)> {
-    let found = guide::PAGES.iter().find(|(name, _)| topic == *name);
-    found.copied().ok_or_else(|| {
+fn page(option: &str, topic: &OsStr) -> Result<&'static str> {
+    topic.to_str().and_then(guide::page).ok_or_else(|| {
         let topic = printable(topic.as_encoded_bytes());
         Error::usage(format!(
             "{option} has no topic {topic}; the topics are {}",

@@ -73,7 +73,7 @@ pub(super) fn page(name: &str, text: &str) -> String {
     let title = format!("FASTCP-{}", name.to_uppercase());
     roff.control("TH", [title.as_str(), "7", DATE, &source(), "fastcp"]);
     let mut lines = text.lines().peekable();
-    // Text of the paragraph or item that the next lines may go on with.
+    // Text of a paragraph or item, which the next lines may continue.
     let mut open = String::new();
     let close = |roff: &mut Roff, open: &mut String| {
         if !open.is_empty() {
@@ -131,7 +131,7 @@ pub(super) fn page(name: &str, text: &str) -> String {
     roff.render()
 }
 
-/// Lines as they are, indented.
+/// Unchanged lines, indented.
 fn literal<'a>(roff: &mut Roff, lines: impl Iterator<Item = &'a str>) {
     roff.control("sp", []);
     roff.control("RS", ["2"]);

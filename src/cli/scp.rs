@@ -415,7 +415,7 @@ impl ScpLine {
         if self.sftp_server {
             args.rsh = Rsh::Local;
         }
-        // scp writes into existing files, whoever else has them open, and copies what it reads.
+        // scp writes into existing files even if others have them open, and copies changing files.
         args.inplace = true;
         args.force = true;
         args.live = true;

@@ -1,6 +1,6 @@
 //! When a copy starts and when it stops, and whether it waits for another copy to the same place.
 //!
-//! A stop ends a copy as a signal does: the far end keeps what it has, and the next run resumes.
+//! A stop ends a copy as a signal does: the far end keeps its partial files, and the next run resumes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
