@@ -335,6 +335,7 @@ pub fn start(
         slots: budget.slots,
         strongest: budget.strongest,
         may_lzma: budget.lzma_workers > 0 && far.codecs.contains(&Codec::Lzma.number()),
+        congestion: congestion_first(options),
         may_bbr: options.congestion.is_none() && !options.polite && may_bbr(),
         nice: options.nice,
         polite: options.polite,
@@ -366,6 +367,15 @@ pub fn check_congestion(name: &str) -> Result<()> {
     )))
 }
 
+/// The congestion control that data connections begin with, as far as the tuner tells them apart.
+fn congestion_first(options: &CopyOptions) -> Congestion {
+    let default = kernel::congestion_default();
+    match options.congestion.as_deref().or(default.as_deref()) {
+        Some(BBR) => Congestion::Bbr,
+        _ => Congestion::System,
+    }
+}
+
 /// True if data sockets on this host may use bbr and do not use it by default.
 fn may_bbr() -> bool {
     kernel::congestion_default().as_deref() != Some(BBR) && kernel::may_use(BBR)
@@ -385,6 +395,18 @@ fn far(busy: Busy) -> ReceiverSample {
 mod tests {
     use super::*;
     use crate::session::host;
+
+    #[test]
+    fn connections_that_begin_with_bbr_are_known_to() {
+        let congestion = |name: &str| {
+            congestion_first(&CopyOptions {
+                congestion: Some(name.to_owned()),
+                ..CopyOptions::default()
+            })
+        };
+        assert_eq!(congestion(BBR), Congestion::Bbr);
+        assert_eq!(congestion("cubic"), Congestion::System);
+    }
 
     #[test]
     fn a_polite_copy_is_neither_tuned_to_bbr_nor_told_to_allow_it() {

@@ -111,7 +111,6 @@ impl Tuner {
         let network = Network::new(start);
         let mut tuner = Tuner {
             rise: StartUp::to(StartUp::target(&network)),
-            network,
             decision: Decision {
                 method: Method::None,
                 scout: None,
@@ -121,9 +120,10 @@ impl Tuner {
                 in_flight: IN_FLIGHT_MIN,
                 queue: QUEUE_MIN,
                 packs: 1,
-                congestion: Congestion::System,
+                congestion: network.start.congestion,
                 rung: 0,
             },
+            network,
             trial: None,
             holds: Cooldowns::default(),
             changed: Duration::ZERO,

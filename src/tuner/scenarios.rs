@@ -292,6 +292,11 @@ fn loss_is_answered_by_bbr_where_it_may_be_and_by_streams_where_not() {
     // The tuner tries no more: each takes the free bandwidth by itself.
     let most = with_bbr.adjustments.iter().map(|it| it.1.decision.streams);
     assert_eq!(most.max(), Some(16), "{}", told(&with_bbr));
+    // Connections that begin with it behave as if it had been chosen.
+    let begun = story(|start| start.congestion = Congestion::Bbr);
+    let most = begun.adjustments.iter().map(|it| it.1.decision.streams);
+    assert_eq!(most.max(), Some(16), "{}", told(&begun));
+    assert_eq!(begun.tuner.decision().congestion, Congestion::Bbr);
     let plain = decide(|_| ());
     assert_eq!((plain.congestion, plain.streams), (Congestion::System, 64));
     let nice = decide(|start| (start.may_bbr, start.nice) = (true, true));

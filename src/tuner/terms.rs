@@ -22,6 +22,8 @@ pub struct Start {
     pub strongest: Method,
     /// Memory and the peer also allow LZMA.
     pub may_lzma: bool,
+    /// The congestion control that connections begin with.
+    pub congestion: Congestion,
     /// The kernel lets this user choose bbr.
     pub may_bbr: bool,
     /// `--nice`: use nothing that takes bandwidth from others.
@@ -37,8 +39,7 @@ pub struct Start {
 pub struct Forced {
     pub streams: Option<u16>,
     pub compress: Option<Method>,
-    /// The user named a congestion control, which the caller sets, or none may be chosen;
-    /// [`Decision::congestion`] then means nothing.
+    /// The user named a congestion control, which the caller sets, or none may be chosen.
     pub congestion: bool,
     /// Workers at the sender.
     pub threads: Option<u16>,
@@ -49,9 +50,10 @@ pub struct Forced {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
-    /// The sockets' default.
+    /// What connections begin with, where that is not bbr. Loss slows it down.
     #[default]
     System,
+    /// Chosen here, or what connections begin with. Loss does not slow it down.
     Bbr,
 }
 

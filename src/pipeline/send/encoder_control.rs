@@ -236,7 +236,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::tuner::{Forced, Start, Tuner};
+    use crate::tuner::{Congestion, Forced, Start, Tuner};
 
     /// A tuner's first decision on a near link, with a scout.
     fn decision() -> Decision {
@@ -248,6 +248,7 @@ mod tests {
             slots: 200,
             strongest: Method::Zstd(9),
             may_lzma: true,
+            congestion: Congestion::System,
             may_bbr: false,
             nice: false,
             polite: false,

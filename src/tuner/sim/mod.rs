@@ -176,6 +176,7 @@ pub(super) fn start(world: &World) -> Start {
         slots: 400,
         strongest: Method::Zstd(9),
         may_lzma: true,
+        congestion: Congestion::System,
         may_bbr: false,
         nice: false,
         polite: false,

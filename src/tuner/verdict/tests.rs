@@ -14,6 +14,7 @@ fn start() -> Start {
         slots: 256,
         strongest: Method::Zstd(9),
         may_lzma: true,
+        congestion: Congestion::System,
         may_bbr: false,
         nice: false,
         polite: false,
@@ -168,6 +169,13 @@ fn loss_without_bbr_is_worth_a_hint() {
     assert!(
         hints(Start {
             may_bbr: true,
+            ..start()
+        })
+        .is_empty()
+    );
+    assert!(
+        hints(Start {
+            congestion: Congestion::Bbr,
             ..start()
         })
         .is_empty()
