@@ -43,8 +43,8 @@ impl WaitForTurn {
     /// Pauses before the next attempt, if `error` says that another copy writes there.
     ///
     /// # Errors
-    /// `error`, if the user does not wait, or no longer; the cause of the copy's end, if it is
-    /// ended.
+    /// `error`, if the user does not want to wait, if the wait is over, or if a pipe has been read;
+    /// the cause of the copy's end, if it is ended.
     pub async fn next(&mut self, mut error: Error, client: &ClientContext) -> Result<()> {
         if error.kind != Kind::Busy || self.wait == Wait::Never || client.shutdown.is_once() {
             return Err(error);

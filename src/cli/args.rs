@@ -345,7 +345,7 @@ pub(super) struct Args {
     /// File that the probe reads and compresses
     #[arg(long, value_name = "FILE", requires = "probe", help_heading = OUTPUT)]
     pub sample: Option<PathBuf>,
-    /// Print options from configuration, also for HOST:
+    /// Print configured options; with HOST: also HOST's
     #[arg(long, help_heading = OUTPUT)]
     pub show_config: bool,
     /// Ignore configuration files and FASTCP_FLAGS
@@ -354,7 +354,7 @@ pub(super) struct Args {
     /// Print the version; with HOST: also HOST's
     #[arg(short = 'V', long, help_heading = OUTPUT)]
     pub version: bool,
-    /// Print manual pages: --man, --man TOPIC (man -l -)
+    /// Print the manual page; --man TOPIC: that of TOPIC
     #[arg(long, help_heading = OUTPUT)]
     pub man: bool,
     /// Print the completions for SHELL: bash, zsh, fish
@@ -368,7 +368,7 @@ pub(super) struct Args {
     #[command(flatten)]
     pub ignored: Ignored,
 
-    /// Waits for the file system of stdin, a directory, for a process that must not.
+    /// Syncs the file system of the directory that is stdin, for a process that must not block.
     #[arg(long, hide = true)]
     pub syncfs: bool,
 

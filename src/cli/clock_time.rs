@@ -1,5 +1,5 @@
 //! Times as typed: `06:00`, `2026-11-28T06:00`, `now+2h`. Without a zone they mean the user's local
-//! time. rsync's forms of `--stop-at` are among them.
+//! time. Most of rsync's forms of `--stop-at` are among them.
 //!
 //! Twice a year the clock of many zones shows an hour twice, or leaves one out. A time that comes
 //! twice is the next of the two; one that is left out is the moment at which the clock is set.
@@ -128,7 +128,8 @@ fn number(text: &str) -> Option<i64> {
 }
 
 impl TypedTime {
-    /// The first such time after `after`, in seconds since 1970. A complete date may be earlier.
+    /// The first such time after `after`, in seconds since 1970. A complete date or `now+` may
+    /// be earlier.
     pub(super) fn first_after(self, after: i64, now: i64, zone: Zone<'_>) -> i64 {
         let first = |local: &mut dyn Iterator<Item = i64>| {
             let mut times = local.flat_map(|local| at_local(local, zone));

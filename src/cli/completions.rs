@@ -3,7 +3,7 @@
 use clap::{Arg, Command, ValueEnum, ValueHint};
 use clap_complete::{Shell, generate};
 
-/// The shells that have one.
+/// Parses the name of a shell for which fastcp has completions.
 pub(super) fn shell(text: &str) -> Result<Shell, String> {
     match Shell::from_str(text, false) {
         Ok(shell @ (Shell::Bash | Shell::Zsh | Shell::Fish)) => Ok(shell),

@@ -35,7 +35,7 @@ const VARIABLE: &str = "FASTCP_FLAGS";
 /// A longer file is not written by hand.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Most options that files and `FASTCP_FLAGS` may give together: each of them is parsed alone.
+/// Limit of the options that files and `FASTCP_FLAGS` give together: each of them is parsed alone.
 const SETTINGS_MAX: usize = 1000;
 
 /// Options for sources and destinations, and options that copy nothing. The user must see them in the
@@ -62,9 +62,9 @@ const TYPED_ONLY: &[&str] = &[
     "version",
 ];
 
-const TO_BE_TYPED: &str = "it has to be typed";
+const TO_BE_TYPED: &str = "it has to be typed on the command line";
 
-/// Options with `no-` and the like that `--help` does not list, but that may be typed.
+/// Hidden options without `no-` that files may give. Those with `no-` are for users anyway.
 const HIDDEN_BUT_ALLOWED: &[&str] = &["hard-links", "retries"];
 
 /// Options that weaken a copy, delete something or choose the program that runs at the other end.
@@ -196,7 +196,8 @@ impl Config {
         config.add_variable(std::env::var_os(VARIABLE), command)?;
         if config.settings.len() > SETTINGS_MAX {
             return Err(Error::usage(format!(
-                "{SYSTEM}, {OF_USER} and {VARIABLE} give more than {SETTINGS_MAX} options together"
+                "the configuration files and {VARIABLE} give more than {SETTINGS_MAX} options \
+                 together"
             )));
         }
         Ok(config)
@@ -276,7 +277,9 @@ impl Config {
                 .ok_or_else(|| refused("expected strings or numbers in [ ]".to_owned()))?,
             value => {
                 let value = scalar(value).ok_or_else(|| {
-                    refused("expected true, false, a string or a number".to_owned())
+                    refused(
+                        "expected true, false, a string, a number, or several in [ ]".to_owned(),
+                    )
                 })?;
                 vec![format!("--{key}={value}")]
             }
@@ -448,8 +451,8 @@ impl Config {
         self.settings.iter().map(|setting| &setting.word)
     }
 
-    /// Says which options apply that whoever typed the command must know of. Data that others can
-    /// read is worth a line in any case.
+    /// Prints a line for each option of [`TOLD`] that applies; if `is_quiet`, only for
+    /// `--no-encrypt`, since others can then read the data.
     pub(super) fn warn(&self, is_quiet: bool) {
         let is_told = |setting: &&Setting| match is_quiet {
             true => setting.name == NO_ENCRYPT,
@@ -612,17 +615,26 @@ fn sections(mut table: Table, hosts: &[String]) -> std::result::Result<Vec<Secti
     let of_hosts = match table.remove("host") {
         None => Table::new(),
         Some(Value::Table(of_hosts)) => of_hosts,
-        Some(_) => return Err(HOST_SECTION.to_owned()),
+        Some(_) => {
+            return Err(format!(
+                "host: the section needs a pattern: write {HOST_SECTION}"
+            ));
+        }
     };
-    if let Some((key, _)) = table.iter().next() {
+    if let Some((key, value)) = table.iter().next() {
         let key = printable(key.as_bytes());
-        return Err(format!(
-            "{key} is in no section: write [default] above it, or {HOST_SECTION}"
-        ));
+        return Err(match value {
+            Value::Table(_) => {
+                format!("there is no section [{key}]: write [default], or {HOST_SECTION}")
+            }
+            _ => format!("{key} is in no section: write [default] above it, or {HOST_SECTION}"),
+        });
     }
     for (patterns, keys) in of_hosts {
         let Value::Table(keys) = keys else {
-            return Err(HOST_SECTION.to_owned());
+            return Err(format!(
+                "host: the section needs a pattern: write {HOST_SECTION}"
+            ));
         };
         found.push(Section {
             name: format!("host.\"{}\"", printable(patterns.as_bytes())),
@@ -886,7 +898,7 @@ mod tests {
             (
                 "[default]\nstreams = 2\n[hosts.x]\n",
                 "",
-                "FILE: hosts is in no section",
+                "FILE: there is no section [hosts]",
             ),
             ("[host]\nstreams = 2\n", "", "[host.\"PATTERN\"]"),
             ("[host.\"a[\"]\nstreams = 2\n", "", "is no pattern"),

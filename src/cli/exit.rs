@@ -7,7 +7,7 @@ use crate::session::Outcome;
 /// scp's exit code if something was not copied.
 pub(super) const SCP_ERROR: i32 = 1;
 
-/// scp's exit code if ssh failed, or if scp has ended before it was done.
+/// scp's exit code if ssh failed, or if another error than a signal ended scp before it was done.
 pub(super) const SCP_FATAL: i32 = 255;
 
 /// The result of one of scp's steps.
@@ -29,7 +29,7 @@ impl ScpExit {
         ScpExit { code, ends: false }
     }
 
-    /// `is_upload_of_several`: of files from this machine, which need a directory.
+    /// `is_upload_of_several`: several files of this machine go into one directory of a host.
     pub(super) fn of(outcome: &Outcome, is_upload_of_several: bool) -> ScpExit {
         match outcome.fatal.as_ref().map(|fatal| fatal.kind) {
             Some(Kind::Connect | Kind::FarEnd | Kind::Lost) => ScpExit::fatal(SCP_FATAL),

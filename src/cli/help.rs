@@ -47,7 +47,7 @@ const MORE: &str = "--help all: every option, exit codes; --help TOPIC: scp, rsy
 /// The topic of the page with all options.
 const ALL: &str = "all";
 
-/// A question for a page, which the first words of the command line ask.
+/// A request for a page, by the first words of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PageRequest {
     Help(OsString),
@@ -56,8 +56,8 @@ pub(super) enum PageRequest {
 }
 
 impl PageRequest {
-    /// Only `--help TOPIC` at the start asks for a page: a file after other options and `--help` is
-    /// not a topic.
+    /// `--help TOPIC` and `--man` ask for a page only at the start: in `-r --help x`, `x` is not a
+    /// topic.
     pub(super) fn of(mut words: impl Iterator<Item = OsString>) -> Option<PageRequest> {
         let first = words.next()?;
         let topic = words.next();

@@ -127,7 +127,7 @@ pub(super) fn page(name: &str, text: &str) -> String {
     close(&mut roff, &mut open);
     roff.control("SH", ["SEE ALSO"]);
     roff.text([roman("fastcp(1)")]);
-    // With apostrophes that a shell takes for such.
+    // `render` keeps apostrophes plain, so that commands can be pasted into a shell.
     roff.render()
 }
 

@@ -50,7 +50,7 @@ const COPY_NOTHING: [&[u8]; 10] = [
     b"--placed",
 ];
 
-/// Most of the bytes and requests of `-X`.
+/// Largest value of `-X buffer` and `-X nrequests`.
 const SFTP_MAX: u64 = 256 << 10;
 
 /// How long a copy waits for another one to the same place.
@@ -213,7 +213,7 @@ impl ScpLine {
         let shown = printable(value.as_bytes());
         let text = || {
             let text = value.to_str().map(str::to_owned);
-            text.ok_or_else(|| Refused::fatal(format!("{shown}: is not UTF-8")))
+            text.ok_or_else(|| Refused::fatal(format!("-{} {shown}: is not UTF-8", letter as char)))
         };
         match letter {
             b'D' => self.sftp_server = true,
@@ -232,7 +232,11 @@ impl ScpLine {
             b'l' => {
                 let kbit = value.to_str().and_then(|text| text.parse().ok());
                 let kbit = kbit.filter(|kbit| (1..=KBIT_MAX).contains(kbit));
-                let why = || Refused::usage(format!("-l {shown}: is no number of Kbit/s"));
+                let why = || {
+                    Refused::usage(format!(
+                        "-l {shown}: expected a number of Kbit/s from 1 to {KBIT_MAX}"
+                    ))
+                };
                 self.kbit = Some(kbit.ok_or_else(why)?);
             }
             // -X, which is only checked.
@@ -326,7 +330,7 @@ impl ScpLine {
                 return Err(Error::io(Kind::Write, Side::Here, path, "", cause));
             }
             Ok(found) if self.has_several() && !found.is_dir() => {
-                "is not a directory; several sources need one"
+                "is not a directory; several sources or -d need one"
             }
             _ => return Ok(()),
         };
@@ -528,7 +532,7 @@ mod tests {
             ("--json a h:", 1, "no option --json (--scp)"),
             ("-P", 1, "option -P needs a value"),
             ("-P 0 a h:", 255, "a port is from 1"),
-            ("-l x a h:", 1, "no number of Kbit/s"),
+            ("-l x a h:", 1, "a number of Kbit/s"),
             ("-X window=1 a h:", 255, "-X buffer=SIZE"),
             ("-X buffer=x a h:", 255, "-X buffer=SIZE"),
             ("-X buffer=257k a h:", 255, "-X buffer=SIZE"),

@@ -15,8 +15,8 @@ use crate::progress::Progress;
 use crate::threads;
 use crate::units::duration;
 
-/// Interval between readings of the clock. Someone may set it, and a machine that was asleep
-/// notices a time that has passed no later than this.
+/// Interval between readings of the clock. Someone may set the clock, and a machine may sleep past
+/// a planned time: it acts within this interval afterwards.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a stopped copy may take to end, before it ends as after a second signal. A disk or the
@@ -57,7 +57,7 @@ pub enum Wait {
 }
 
 impl Schedule {
-    /// Waits for the time of the start. From then on, the copy is stopped at its time. The `copies`
+    /// Waits until `start`. Then a thread begins to watch for the time of the stop. The `copies`
     /// start together, and `shutdown` ends them all; `at_once` is that of
     /// [`host::end_on_signals`]. Sets `started` after a wait.
     ///
