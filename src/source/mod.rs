@@ -36,7 +36,7 @@ pub use listed::{ListBase, ListedOperands, ListedSource, RelativeOperands, find_
 pub use listed_place::{ListedFile, ListedPlace};
 pub use lookup::{LookupDirectory, Presence};
 pub use operand::{Lookup, NamedSource, expand};
-pub use pack::{PackRead, Packed, Unpacked, read_pack};
+pub use pack::{PackRead, Packed, ToPack, Unpacked, read_pack};
 pub use part::{PartOf, Parts};
 pub use part_lookup::find_parts;
 pub use pattern::is_pattern;

@@ -45,12 +45,30 @@ pub enum Unpacked {
     Grew,
 }
 
+/// A file to pack.
+pub struct ToPack<'a> {
+    pub found: &'a FoundFile,
+    /// Bytes of it in an earlier reading of this pack.
+    pub read_before: Option<u64>,
+}
+
+impl ToPack<'_> {
+    /// The most bytes to read. A file that may grow is not read beyond its length in an earlier
+    /// reading of the pack, since the others need the room.
+    fn most(&self, changes: Changes) -> u64 {
+        match changes {
+            Changes::Taken => self.read_before.unwrap_or(u64::MAX),
+            Changes::Told => u64::MAX,
+        }
+    }
+}
+
 /// Reads small files into one pack, one after another, so that only one descriptor is open at a
 /// time. Their entries in the pack have the sizes and times from when they were opened. A file that
 /// changed while it was read is read once more, unless `changes` allows changes. With
 /// `drops_pages`, the bytes read are dropped from the page cache again.
 pub fn read_pack<'a>(
-    members: impl Iterator<Item = &'a FoundFile>,
+    members: impl Iterator<Item = ToPack<'a>>,
     changes: Changes,
     drops_pages: bool,
     form: TableForm,
@@ -59,8 +77,8 @@ pub fn read_pack<'a>(
     let mut pack = PackWriter::new(buffer, form);
     let mut packed = Vec::with_capacity(members.size_hint().0);
     let mut left_out = Vec::new();
-    for (place, found) in members.enumerate() {
-        match read_member(found, changes, drops_pages, &mut pack) {
+    for (place, member) in members.enumerate() {
+        match read_member(&member, changes, drops_pages, &mut pack) {
             Ok((digest, size)) => packed.push(Packed {
                 place,
                 digest,
@@ -79,20 +97,21 @@ pub fn read_pack<'a>(
 }
 
 fn read_member(
-    found: &FoundFile,
+    member: &ToPack<'_>,
     changes: Changes,
     drops_pages: bool,
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
+    let found = member.found;
     twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
         if found.entry.is_made_up() {
-            return read_made_up(found, &file, &before, pack);
+            return read_made_up(member, &file, &before, changes, pack);
         }
         let len = found.entry.size as usize;
         let brings = drops_pages && !is_cached(&file, 0..len as u64);
         behind(&file, brings, 0, len, || {
-            read_open(found, &file, &before, changes, pack)
+            read_open(member, &file, &before, changes, pack)
         })
     })
 }
@@ -112,23 +131,27 @@ fn twice_if_changed<T>(mut read: impl FnMut() -> Result<T, Unpacked>) -> Result<
 
 /// Reads a file of /proc or the like to its end, whatever its size claims.
 fn read_made_up(
-    found: &FoundFile,
+    member: &ToPack<'_>,
     file: &File,
     stat: &Stat,
+    changes: Changes,
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
+    let found = member.found;
     let mut entry = found.entry.clone();
     refresh(&mut entry, file, stat, &found.keep);
     entry.links = 1;
     let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
+    let most = usize::try_from(member.most(changes)).unwrap_or(usize::MAX);
+    let end = room.len().min(most);
     let mut len = 0;
-    loop {
+    while len < most {
         // A file that fills the room may have more.
         if len == room.len() {
             return Err(Unpacked::Grew);
         }
         // In order, because some of these files cannot be read at an offset.
-        match rustix::io::read(file, &mut room[len..]) {
+        match rustix::io::read(file, &mut room[len..end]) {
             Ok(0) => break,
             Ok(more) => len += more,
             Err(Errno::INTR) => {}
@@ -141,14 +164,16 @@ fn read_made_up(
 }
 
 fn read_open(
-    found: &FoundFile,
+    member: &ToPack<'_>,
     file: &File,
     before: &Stat,
     changes: Changes,
     pack: &mut PackWriter,
 ) -> Result<(Digest, u64), Unpacked> {
+    let found = member.found;
     let mut entry = found.entry.clone();
     refresh(&mut entry, file, before, &found.keep);
+    entry.size = entry.size.min(member.most(changes));
     if entry.size > SMALL_FILE_MAX {
         return Err(Unpacked::Grew);
     }
@@ -185,6 +210,13 @@ mod tests {
     use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
     use crate::source::found::trees::{append, files, one};
 
+    fn first(found: &FoundFile) -> ToPack<'_> {
+        ToPack {
+            found,
+            read_before: None,
+        }
+    }
+
     #[test]
     fn a_pack_leaves_out_what_failed_and_takes_what_changed_before_as_it_is() {
         let temp = tempfile::tempdir().unwrap();
@@ -205,7 +237,7 @@ mod tests {
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
         let pack = read_pack(
-            found.iter(),
+            found.iter().map(first),
             Changes::Told,
             false,
             TableForm::Columns,
@@ -255,7 +287,7 @@ mod tests {
                 if readings <= changes {
                     append(&path, b"more");
                 }
-                read_open(&found, &file, &before, Changes::Told, &mut pack)
+                read_open(&first(&found), &file, &before, Changes::Told, &mut pack)
             });
             assert_eq!(readings, 2);
             match length {
@@ -279,10 +311,17 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Taken).unwrap();
         append(&path, b"more");
-        let read = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        let read = read_open(&first(&found), &file, &before, Changes::Taken, &mut pack).unwrap();
         assert_eq!(read, (*blake3::hash(b"0123456789").as_bytes(), 10));
+        let again = ToPack {
+            read_before: Some(10),
+            ..first(&found)
+        };
+        let (file, before) = found.open(Changes::Taken).unwrap();
+        let read = read_open(&again, &file, &before, Changes::Taken, &mut pack).unwrap();
+        assert_eq!(read.1, 10, "as in the first reading");
         std::fs::write(&path, b"01").unwrap();
-        let read = read_open(&found, &file, &before, Changes::Taken, &mut pack).unwrap();
+        let read = read_open(&first(&found), &file, &before, Changes::Taken, &mut pack).unwrap();
         assert_eq!(read, (*blake3::hash(b"01").as_bytes(), 2));
 
         std::fs::remove_file(&path).unwrap();
@@ -311,7 +350,7 @@ mod tests {
             std::fs::write(&path, vec![7; len]).unwrap();
             let mut buffer = Buffer::loose(CHUNK_SIZE);
             let pack = read_pack(
-                [&found].into_iter(),
+                [&found].into_iter().map(first),
                 Changes::Told,
                 false,
                 TableForm::Columns,
@@ -340,7 +379,7 @@ mod tests {
             crate::source::GREW,
             "shrank during the copy; --live copies files that are in use",
         ] {
-            match read_open(&found, &file, &before, Changes::Told, &mut pack) {
+            match read_open(&first(&found), &file, &before, Changes::Told, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),
             }

@@ -21,7 +21,7 @@ use crate::journal::identity_of;
 use crate::manifest::Entry;
 use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
-use crate::source::{self, Changes, FoundFile, SourceFile, Unpacked};
+use crate::source::{self, Changes, FoundFile, SourceFile, ToPack, Unpacked};
 use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
@@ -322,7 +322,10 @@ impl SendReader {
         let members = plan.what.members();
         let live: Vec<&PackMember> = members.filter(|it| !it.failed.load(Relaxed)).collect();
         self.begins_pack(live.first().copied());
-        let founds = live.iter().map(|member| &member.found);
+        let founds = live.iter().map(|member| ToPack {
+            found: &member.found,
+            read_before: member.digest.get().map(|_| member.size.load(Relaxed)),
+        });
         let (changes, drops_pages) = (self.changes(), self.context.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
         // Recorded before the pack is settled, since hard links are planned after that. The

@@ -27,6 +27,7 @@ ways! { push, pull =>
 }
 
 ways! { local_push, local_pull =>
+    a_live_file_that_grows_before_its_pack_is_sent_again_keeps_its_length,
     a_file_that_grows_before_its_pack_is_sent_again_fails_alone,
     a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone,
 }
@@ -230,8 +231,15 @@ fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) 
 
 /// Copies `path` and `last` in one pack: `path` gets its final name, and `last` hangs before it
 /// does. Then the stream is lost, and the sender reads the pack again after `grow`. `opened`
-/// counts how often the sender has opened `path` before.
-fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOnce()) {
+/// counts how often the sender has opened `path` before. The copy keeps its first length; without
+/// `--live`, the file fails.
+fn sends_the_pack_again(
+    case: &Case,
+    flags: &[&str],
+    path: &Path,
+    opened: usize,
+    grow: impl FnOnce(),
+) {
     if !inject::permitted() || !procs::may_tamper() {
         return skip("seccomp user notification and the right to call pidfd_getfd");
     }
@@ -245,6 +253,7 @@ fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOn
     let run = case
         .fastcp()
         .args(["--streams=1", "--route=direct"])
+        .args(flags)
         .args([case.from(path), case.from(last), case.dst("")])
         .inject(&inject)
         .start();
@@ -255,12 +264,15 @@ fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOn
     assert!(reset > 0, "there was no stream");
     inject.wait_until_struck(2);
     inject.release_first(1);
-    let grew = format!("{at}: grew");
-    until("it says so", || {
-        run.stderr.text().contains(&grew).then_some(())
-    });
+    let is_live = flags.contains(&"--live");
+    if !is_live {
+        let grew = format!("{at}: grew");
+        until("it says so", || {
+            run.stderr.text().contains(&grew).then_some(())
+        });
+    }
     inject.release();
-    run.wait().exits(7);
+    run.wait().exits(if is_live { 0 } else { 7 });
     assert_eq!(case.dst.read("last"), b"last");
     assert_eq!(case.dst.read(name), before);
 }
@@ -268,7 +280,13 @@ fn sends_the_pack_again(case: &Case, path: &Path, opened: usize, grow: impl FnOn
 fn a_file_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
     let path = case.src.file("grows", "a few bytes");
     let grow = || case.src.append("grows", noise(1, 300_000));
-    sends_the_pack_again(case, &path, 2, grow);
+    sends_the_pack_again(case, &[], &path, 2, grow);
+}
+
+fn a_live_file_that_grows_before_its_pack_is_sent_again_keeps_its_length(case: &Case) {
+    let path = case.src.file("grows", "a few bytes");
+    let grow = || case.src.append("grows", noise(1, 300_000));
+    sends_the_pack_again(case, &["--live"], &path, 2, grow);
 }
 
 /// The arguments of a process, as /proc shows them, become longer than a pack.
@@ -286,7 +304,7 @@ fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(ca
     // Kept open, so that it stays the same file when the kernel drops others from its cache.
     let _open = File::open(&path).expect("open");
     // The sender finds out before it reads the pack whether the file has a size.
-    sends_the_pack_again(case, path.as_ref(), 2, || {
+    sends_the_pack_again(case, &[], path.as_ref(), 2, || {
         stdin.write_all(b"more\n").expect("write to the shell");
         until("it has more words", || {
             (words().len() > 300_000).then_some(())
