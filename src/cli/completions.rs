@@ -1,4 +1,5 @@
-//! Completion of options for shells: `fastcp --completions bash`.
+//! Scripts that complete for shells: `fastcp --completions bash`. clap writes the part about
+//! options. For hosts and the paths on them, the scripts ask [`complete`](super::complete).
 
 use clap::{Arg, Command, ValueEnum, ValueHint};
 use clap_complete::{Shell, generate};
@@ -11,11 +12,62 @@ pub(super) fn shell(text: &str) -> Result<Shell, String> {
     }
 }
 
+/// Asks for places. The exit code says what else the word is: an option or its value (1), which
+/// clap's function completes, or a file (2), which bash completes.
+const BASH: &str = r#"
+_fastcp_places() {
+    local found
+    COMPREPLY=()
+    found=$(export COMP_LINE COMP_POINT; "${1/#\~/$HOME}" --complete bash 2>/dev/null)
+    case $? in
+        0) [[ -z $found ]] || mapfile -t COMPREPLY <<< "$found"; compopt -o nospace ;;
+        1) _fastcp "$@" ;;
+        *) compopt -o default ;;
+    esac
+}
+complete -F _fastcp_places fastcp
+"#;
+
+/// Words that end with a slash or a colon go on.
+const ZSH: &str = r#"
+_fastcp_places() {
+    local -a found whole
+    found=("${(@f)$("${(Q)words[1]}" --complete zsh "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" \
+        2>/dev/null)}")
+    found=(${found:#})
+    whole=(${found:#*[/:]})
+    found=(${(M)found:#*[/:]})
+    compadd -a whole
+    compadd -S '' -a found
+    [[ $PREFIX == *:* ]] || _files
+}
+"#;
+
+const FISH: &str = r#"
+function __fastcp_places
+    set -l words (commandline -opc)
+    $words[1] --complete fish $words[2..-1] (commandline -ct | string unescape) 2>/dev/null
+end
+complete -c fastcp -a '(__fastcp_places)'
+"#;
+
 /// The script that the shell reads.
 pub(super) fn script(shell: Shell, command: Command) -> String {
     let mut text = Vec::new();
     generate(shell, &mut visible(command), "fastcp", &mut text);
-    String::from_utf8_lossy(&text).into_owned()
+    let text = String::from_utf8_lossy(&text).into_owned();
+    match shell {
+        Shell::Bash => text + BASH,
+        Shell::Zsh => {
+            // A function has to be there before it is used. With `*::` the action would not see
+            // the words before the operands.
+            let text = text
+                .replace("'*::operands:_files'", "'*:operands:_fastcp_places'")
+                .replace(":DEST:'", ":DEST:_fastcp_places'");
+            text.replacen("\n_fastcp() {", &format!("{ZSH}\n_fastcp() {{"), 1)
+        }
+        _ => text + FISH,
+    }
 }
 
 /// The options that `--help` lists. clap's scripts offer hidden ones too.

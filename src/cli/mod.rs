@@ -5,6 +5,7 @@ mod args;
 mod check;
 mod choice;
 mod clock_time;
+mod complete;
 mod completions;
 mod config;
 mod earlier_args;
@@ -62,6 +63,9 @@ pub fn main() -> i32 {
     }
     if let Some(words) = scp::line(std::env::args_os()) {
         return copy_as_scp(words);
+    }
+    if let Some(code) = complete::asked(std::env::args_os().skip(1)) {
+        return code;
     }
     if let Some(request) = PageRequest::of(std::env::args_os().skip(1)) {
         return request.answer().unwrap_or_else(|error| refuse(&error));

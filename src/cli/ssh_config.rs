@@ -1,6 +1,6 @@
-//! Lookup of host names in ssh's configuration, to notice `fastcp file alpha` instead of
-//! `alpha:`. It is approximate: it finds literal names of `Host` lines, also in included files.
-//! It ignores patterns, `Match` lines and files that cannot be read.
+//! Names of hosts in ssh's configuration, to notice `fastcp file alpha` instead of `alpha:`, and to
+//! complete names. It is approximate: it finds literal names of `Host` lines, also in included
+//! files. It ignores patterns, `Match` lines and files that cannot be read.
 
 use std::path::{Path, PathBuf};
 
@@ -11,40 +11,50 @@ const DEPTH_MAX: usize = 8;
 /// Larger files are ignored: they are not written by hand.
 const FILE_MAX: u64 = 1 << 20;
 
-/// True if ssh's configuration has a `Host` line with exactly this name. The configuration is the
-/// file of `-F` alone, or the user's and the system's.
+/// True if ssh's configuration has a `Host` line with exactly this name.
 pub(super) fn names(host: &str, config: Option<&Path>) -> bool {
+    hosts(config).iter().any(|name| name == host)
+}
+
+/// The names of `Host` lines. The configuration is the file of `-F` alone, or the user's and the
+/// system's.
+pub(super) fn hosts(config: Option<&Path>) -> Vec<String> {
+    let mut found = Vec::new();
     let home = std::env::home_dir().map(|home| home.join(".ssh"));
     match config {
-        Some(file) => file_names(file, host, home.as_deref(), 0),
+        Some(file) => add_hosts(file, home.as_deref(), 0, &mut found),
         None => {
-            let of_user = home
-                .as_deref()
-                .is_some_and(|dir| file_names(&dir.join("config"), host, Some(dir), 0));
+            if let Some(dir) = home.as_deref() {
+                add_hosts(&dir.join("config"), Some(dir), 0, &mut found);
+            }
             let system = Path::new("/etc/ssh");
-            of_user || file_names(&system.join("ssh_config"), host, Some(system), 0)
+            add_hosts(&system.join("ssh_config"), Some(system), 0, &mut found);
         }
     }
+    found
+}
+
+/// The content of a small regular file. Reading a FIFO or a device could block.
+pub(super) fn text_of(file: &Path) -> Option<String> {
+    let is_small = std::fs::metadata(file).is_ok_and(|at| at.is_file() && at.len() <= FILE_MAX);
+    let text = is_small.then(|| std::fs::read(file).ok()).flatten()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Relative names of included files start at `dir`.
-fn file_names(file: &Path, host: &str, dir: Option<&Path>, depth: usize) -> bool {
-    // Reading a FIFO or a device could block.
-    let readable = std::fs::metadata(file).is_ok_and(|at| at.is_file() && at.len() <= FILE_MAX);
-    let Some(text) = readable.then(|| std::fs::read(file).ok()).flatten() else {
-        return false;
-    };
-    String::from_utf8_lossy(&text)
-        .lines()
-        .filter_map(keyword)
-        .any(|(keyword, words)| match keyword.as_str() {
-            "host" => words.iter().any(|word| word == host && !is_pattern(word)),
-            "include" if depth < DEPTH_MAX => words
-                .iter()
-                .flat_map(|word| included(word, dir))
-                .any(|file| file_names(&file, host, dir, depth + 1)),
-            _ => false,
-        })
+fn add_hosts(file: &Path, dir: Option<&Path>, depth: usize, found: &mut Vec<String>) {
+    let text = text_of(file).unwrap_or_default();
+    for (keyword, words) in text.lines().filter_map(keyword) {
+        match keyword.as_str() {
+            "host" => found.extend(words.into_iter().filter(|word| !is_pattern(word))),
+            "include" if depth < DEPTH_MAX => {
+                for file in words.iter().flat_map(|word| included(word, dir)) {
+                    add_hosts(&file, dir, depth + 1, found);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The keyword in lower case and its arguments; `Host=a "b c"` is `host`, `a`, `b c`.

@@ -145,6 +145,13 @@ const REMOVE: &str = concat!(
     r#"done; echo "$s end""#,
 );
 
+/// Lists the directory that the first line of stdin names: a name in each line, with a slash after
+/// that of a directory. A name must not be part of the command, so it comes from stdin.
+const LIST: &str = concat!(
+    r#"s="MARK"; IFS= read -r d || exit 4; echo "$s begin"; ls -1apL -- "$d" 2>/dev/null; "#,
+    r#"echo "$s end""#,
+);
+
 /// The task of the command on the far host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errand<'a> {
@@ -154,6 +161,8 @@ pub enum Errand<'a> {
     Tell,
     /// Remove the stored programs.
     Remove,
+    /// List the directory that the first line of stdin names.
+    List,
 }
 
 impl Startup {
@@ -176,6 +185,7 @@ impl Startup {
                 .replace("ROLE", role),
             (Errand::Tell, _) => format!("{STORED}{TELL}"),
             (Errand::Remove, _) => format!("{STORED}{REMOVE}"),
+            (Errand::List, _) => LIST.to_owned(),
         };
         let script = format!("{MINE}{script}").replace("MARK", MARK);
         Ok(match sudo.is_empty() {
@@ -240,7 +250,12 @@ mod tests {
             digest: "0f".repeat(32),
             ..Startup::default()
         };
-        for errand in [Errand::Become("--server"), Errand::Tell, Errand::Remove] {
+        for errand in [
+            Errand::Become("--server"),
+            Errand::Tell,
+            Errand::Remove,
+            Errand::List,
+        ] {
             let command = startup.command(errand).unwrap();
             let script = command.strip_prefix("exec sh -c '").unwrap();
             let script = script.strip_suffix('\'').unwrap();

@@ -9,6 +9,7 @@ mod support;
 /// Arguments, help, messages, signals and the terminal.
 mod cli {
     mod bad_input;
+    mod complete;
     mod config;
     mod help;
     mod operands;
