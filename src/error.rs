@@ -53,6 +53,9 @@ pub enum Kind {
     /// Ended at the time that the user has set. Never on the wire, since older peers do not know
     /// it: the other end gets a signal.
     Stopped,
+    /// A file that only grew is copied up to an earlier length: a warning, and no failed entry.
+    /// Never on the wire, as above.
+    Grew,
 }
 
 impl Kind {
@@ -71,6 +74,7 @@ impl Kind {
             Kind::Refused => 11,
             Kind::Busy => 12,
             Kind::Breach => 13,
+            Kind::Grew => 14,
             Kind::Stopped => 15,
             Kind::Signal(number) => 128 + number,
         }

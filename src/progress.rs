@@ -89,6 +89,8 @@ struct SessionCounters {
     special: AtomicU64,
     /// Names of files with several names (hard links) that were copied as separate files.
     unlinked: AtomicU64,
+    /// Files that only grew, and were copied up to an earlier length.
+    grown: AtomicU64,
     /// Existing files that are unchanged, by size and time.
     unchanged: AtomicU64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
@@ -161,6 +163,8 @@ pub struct Snapshot {
     pub files: u64,
     pub special: u64,
     pub unlinked: u64,
+    /// Files that only grew, and were copied up to an earlier length.
+    pub grown: u64,
     /// The part of `files` that exists unchanged, by size and time.
     pub unchanged: u64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
@@ -216,6 +220,7 @@ impl SessionCounters {
             &self.failed,
             &self.special,
             &self.unlinked,
+            &self.grown,
             &self.unchanged,
             &self.staying,
             &self.missing,
@@ -376,6 +381,10 @@ impl Progress {
     pub fn add_unlinked(&self, count: u64) {
         // As in `add_special`.
         self.session.unlinked.fetch_add(count.min(1 << 40), Relaxed);
+    }
+
+    pub fn add_grown(&self, files: u64) {
+        self.session.grown.fetch_add(files, Relaxed);
     }
 
     /// Counts an existing file of `size` bytes that is unchanged, by its size and time.
@@ -544,6 +553,7 @@ impl Progress {
             files: together.files,
             special: session.special.load(Relaxed),
             unlinked: session.unlinked.load(Relaxed),
+            grown: session.grown.load(Relaxed),
             unchanged: session.unchanged.load(Relaxed),
             staying: session.staying.load(Relaxed),
             missing: session.missing.load(Relaxed),

@@ -213,7 +213,7 @@ pub(super) async fn one(mut request: Request, client: &ClientContext, started: I
 }
 
 /// The exit code of a signal, or of the first destination, in the order typed, whose copy is not
-/// complete.
+/// complete. Files that only grew count if nothing failed at any destination.
 pub fn exit_code(outcomes: &[Outcome]) -> i32 {
     let is_signal = |outcome: &&Outcome| {
         let fatal = outcome.fatal.as_ref();
@@ -224,5 +224,46 @@ pub fn exit_code(outcomes: &[Outcome]) -> i32 {
         .into_iter()
         .chain(outcomes)
         .map(Outcome::exit_code);
-    codes.into_iter().find(|code| *code != 0).unwrap_or(0)
+    let (mut grew, other): (Vec<_>, Vec<_>) = codes
+        .filter(|code| *code != 0)
+        .partition(|code| *code == Kind::Grew.exit_code());
+    other.first().copied().or(grew.pop()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{Error, Side};
+    use crate::report::SilentReporter;
+    use crate::session::{CopyOptions, EndKind, Operand};
+
+    #[test]
+    fn a_file_that_only_grew_outranks_no_failure_of_any_destination() {
+        let dest = Operand {
+            typed: "b".into(),
+            host: None,
+            what: EndKind::Path,
+            path: b"b".to_vec(),
+        };
+        let request = Request::local(Vec::new(), dest, CopyOptions::default());
+        let outcome = |kinds: &[Kind]| {
+            let client = ClientContext::new(Arc::default(), Arc::new(SilentReporter));
+            for kind in kinds {
+                let error = Error::new(*kind, Side::Source, "x");
+                match kind {
+                    Kind::Grew => client.news.failures.grew(&error),
+                    _ => client.news.failures.add(&error),
+                }
+            }
+            over(&request, &client, Ok("direct".to_owned()), Instant::now())
+        };
+        let code = |copies: &[&[Kind]]| {
+            let outcomes: Vec<_> = copies.iter().map(|kinds| outcome(kinds)).collect();
+            exit_code(&outcomes)
+        };
+        assert_eq!(code(&[&[], &[Kind::Grew, Kind::Grew]]), 14);
+        assert_eq!(code(&[&[Kind::Grew], &[], &[Kind::Write]]), 8);
+        assert_eq!(code(&[&[Kind::Grew, Kind::Read], &[Kind::Write]]), 9);
+        assert_eq!(code(&[&[]]), 0);
+    }
 }

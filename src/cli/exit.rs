@@ -48,10 +48,10 @@ impl ScpExit {
     }
 }
 
-/// The exit code of the copy, or of the failure to write its record if the copy succeeded.
+/// The exit code of the copy, or of the failure to write its record if nothing else failed.
 pub(super) fn code_of(code: i32, written: Result<()>) -> i32 {
     match written.map_err(|error| refuse(&error)) {
-        Err(unwritten) if code == 0 => unwritten,
+        Err(unwritten) if code == 0 || code == Kind::Grew.exit_code() => unwritten,
         _ => code,
     }
 }

@@ -52,6 +52,8 @@ pub struct Agreement {
     pub shifts: bool,
     /// The other end, as a receiver, remembers any number of files with several names.
     pub peer_remembers_links: bool,
+    /// The user is told of files that only grew, so such files are copied.
+    pub tells_growth: bool,
 }
 
 impl Agreement {
@@ -63,6 +65,7 @@ impl Agreement {
             patches: peer.can_patch() && options.compares_remotely(),
             shifts: peer.can_shift() && options.finds_moved_content(),
             peer_remembers_links: peer.remembers_links(),
+            tells_growth: peer.tells_growth,
         }
     }
 
@@ -76,6 +79,7 @@ impl Agreement {
             patches: compares,
             shifts: compares && options.finds_moved_content(),
             peer_remembers_links: true,
+            tells_growth: true,
         }
     }
 }

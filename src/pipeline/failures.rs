@@ -107,6 +107,20 @@ impl Failures {
         }
     }
 
+    /// A file that grew is copied up to an earlier length: a warning. It is printed once, and counts in
+    /// each session.
+    pub fn grew(&self, warning: &Error) {
+        let Some(tell) = &self.tell else { return };
+        self.progress.add_grown(1);
+        let mut failures = self.failures.lock();
+        let is_new = !failures.told.contains(&hash(warning));
+        failures.remember(warning);
+        drop(failures);
+        if is_new {
+            tell(warning);
+        }
+    }
+
     /// Prepares for another session, which tries everything again.
     pub fn begin_again(&self) {
         self.has_some.store(false, Relaxed);
@@ -197,5 +211,28 @@ mod tests {
         assert_eq!(*told.lock(), [error("a"), error("b"), error("c")]);
         let none = MoreFailures::default();
         assert_eq!(failures.take(), (vec![error("b"), error("c")], none));
+    }
+
+    #[test]
+    fn a_file_that_grew_is_told_once_and_counts_in_the_session_in_which_it_grew() {
+        let told = Arc::new(Mutex::new(0));
+        let telling = told.clone();
+        let tell = move |_: &Error| *telling.lock() += 1;
+        let progress = Arc::<Progress>::default();
+        let failures = Failures::new(Box::new(tell), Box::new(|_| ()), progress.clone());
+        let grew = Error::new(Kind::Grew, Side::Source, "grew").at("log");
+        let grown = || progress.snapshot().grown;
+        failures.grew(&grew);
+        assert_eq!((grown(), *told.lock()), (1, 1));
+        for counted in [0, 1] {
+            if counted == 0 {
+                progress.begin_again();
+                failures.begin_again();
+            } else {
+                failures.grew(&grew);
+            }
+            assert_eq!((grown(), *told.lock()), (counted, 1));
+        }
+        assert!(!failures.has_some() && failures.take().0.is_empty());
     }
 }

@@ -168,6 +168,12 @@ impl Sender {
                     self.reader.reopen(*held, &missing);
                     continue;
                 }
+                NextTask::Compare(file) => {
+                    worker.clock.turn_to(Activity::Disk);
+                    self.reader.compare_grown(&file);
+                    worker.clock.turn_to(Activity::Nothing);
+                    continue;
+                }
             };
             if let Some(frame) = self.frame_for(&plan, &mut worker) {
                 worker.clock.turn_to(Activity::Held);

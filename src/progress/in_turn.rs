@@ -44,6 +44,7 @@ impl Snapshot {
             (&mut self.files, other.files),
             (&mut self.special, other.special),
             (&mut self.unlinked, other.unlinked),
+            (&mut self.grown, other.grown),
             (&mut self.unchanged, other.unchanged),
             (&mut self.staying, other.staying),
             (&mut self.missing, other.missing),

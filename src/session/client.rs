@@ -102,6 +102,14 @@ pub async fn copy(
     over(request, client, server, end, copied).await
 }
 
+/// Tells the user of a file that only grew. This does not wait for this end of the copy: once all is
+/// in place, that end takes no more messages.
+fn tell_growth(client: &ClientContext, message: &Message) {
+    if let Message::Grew(fault) = message {
+        client.news.failures.grew(&fault.clone().into_growth());
+    }
+}
+
 /// Ends the session.
 async fn over(
     request: &Request,
@@ -118,7 +126,8 @@ async fn over(
             return Ok(route);
         }
         Ok(route) => {
-            if let Some(conclusion) = server.end_well(end).await {
+            let late = |message| tell_growth(client, &message);
+            if let Some(conclusion) = server.end_well(end, late).await {
                 client.conclude(request, conclusion).await;
             }
             return Ok(route);
@@ -287,6 +296,7 @@ impl Client<'_> {
         let mut told = false;
         let mut ready = Some(ready);
         move |message| {
+            tell_growth(self.client, message);
             if let Message::Roots(_) | Message::Uncounted(_) | Message::Landed(_) = message {
                 // Fails only if no route waits for it.
                 let _ = ready.take().map(|ready| ready.send(()));

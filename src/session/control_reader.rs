@@ -214,6 +214,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Tune(_)
         | Message::Fault(_)
         | Message::Vanished(_)
+        | Message::Grew(_)
         | Message::Busy(_)
         | Message::Special(_)
         | Message::Unlinked(_)

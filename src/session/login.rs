@@ -258,7 +258,13 @@ impl LoggedIn {
     }
 
     /// Ends both ends after a complete copy. Returns the sender's conclusion if the server sent.
-    pub async fn end_well(mut self, end: Option<RunningEnd>) -> Option<Conclusion> {
+    /// `late` gets the messages before it: files come on other connections, and may be in place
+    /// before the messages about them.
+    pub async fn end_well(
+        mut self,
+        end: Option<RunningEnd>,
+        late: impl FnMut(Message),
+    ) -> Option<Conclusion> {
         let has_sent = matches!(end, Some(RunningEnd::Receiving(_)));
         if let Some(end) = end {
             end.stop().await;
@@ -267,7 +273,7 @@ impl LoggedIn {
         drop(self.control);
         let mut conclusion = None;
         if has_sent {
-            let said = timeout(CONCLUSION_PATIENCE, concluded(&mut self.incoming)).await;
+            let said = timeout(CONCLUSION_PATIENCE, concluded(&mut self.incoming, late)).await;
             conclusion = said.ok().flatten();
         }
         if self.process.end(END_PATIENCE).await.is_some() {
@@ -304,14 +310,20 @@ impl LoggedIn {
     }
 }
 
-/// Waits for the sender's conclusion, and drops its other messages.
-async fn concluded(incoming: &mut Incoming<ChildStdout>) -> Option<Conclusion> {
+/// Waits for the sender's conclusion.
+async fn concluded(
+    incoming: &mut Incoming<ChildStdout>,
+    mut late: impl FnMut(Message),
+) -> Option<Conclusion> {
     loop {
-        if let Message::Conclusion(conclusion) = incoming.next().await.ok()? {
-            return Some(Conclusion {
-                verdict: conclusion.verdict.map(Verdict::harmless),
-                remembered: conclusion.remembered,
-            });
+        match incoming.next().await.ok()? {
+            Message::Conclusion(conclusion) => {
+                return Some(Conclusion {
+                    verdict: conclusion.verdict.map(Verdict::harmless),
+                    remembered: conclusion.remembered,
+                });
+            }
+            message => late(message),
         }
     }
 }
@@ -693,7 +705,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn the_last_lines_of_a_server_are_shown_before_its_session_is_over() {
         let reporter = Arc::<SlowReporter>::default();
-        logged_in(&reporter).end_well(None).await;
+        logged_in(&reporter).end_well(None, |_| ()).await;
         assert_eq!(*reporter.0.lock(), ["one", "two"]);
         let error = Error::new(Kind::Write, Side::Dest, "no space left");
         logged_in(&reporter).end(None, Some(&error)).await;

@@ -45,6 +45,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         maps: request.maps(),
         beside: request.options.is_beside,
         scp: request.options.scp,
+        tells_growth: true,
         ..hello
     }
 }

@@ -469,7 +469,7 @@ impl Outcome {
 
     /// The process's exit code. A session's failure outranks those of entries. If all failed
     /// entries have the same code, that is the exit code; otherwise it is 1, and the highest of them
-    /// for a check.
+    /// for a check. Files that only grew count if nothing failed.
     pub fn exit_code(&self) -> i32 {
         if let Some(fatal) = &self.fatal {
             return fatal.kind.exit_code();
@@ -478,6 +478,7 @@ impl Outcome {
         let mut codes = codes.chain(self.more_failures.exit_codes());
         match codes.next() {
             None if self.check && self.differs() => 1,
+            None if self.counters.grown > 0 => Kind::Grew.exit_code(),
             None => 0,
             // With 1, a check has compared everything.
             Some(first) if self.check => codes.fold(first, i32::max),

@@ -27,6 +27,8 @@ use crate::manifest::{
 pub enum Changes {
     /// Read it once more; fail if it changes again.
     Told,
+    /// The same, but if it only grew, copy it up to its first length.
+    GrowthTaken,
     /// Copy it anyway: `--live`.
     Taken,
 }
@@ -173,6 +175,12 @@ pub fn has_vanished(error: &Error) -> bool {
 /// the link is still there.
 pub fn is_dangling(error: &Error) -> bool {
     error.kind == Kind::Read && error.message.starts_with(DANGLING)
+}
+
+/// True if the error says that a file was longer after it was read than before. Its first bytes may
+/// have changed too.
+pub fn has_grown(error: &Error) -> bool {
+    error.kind == Kind::Changed && error.message == GREW
 }
 
 pub(super) const DANGLING: &str = "is a dangling link";

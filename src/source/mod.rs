@@ -30,7 +30,8 @@ pub use self::pipe_origin::{PipeInput, PipeOrigin};
 pub use self::pipe_spec::{PipeLimits, PipeReader, PipeSpec, is_pipe_at};
 pub use count::{CountStart, Counter, SourceCount};
 pub use found::{
-    Changes, FoundFile, GREW, WRITTEN, has_vanished, is_dangling, is_just_written, mark_young,
+    Changes, FoundFile, GREW, WRITTEN, has_grown, has_vanished, is_dangling, is_just_written,
+    mark_young,
 };
 pub use listed::{ListBase, ListedOperands, ListedSource, RelativeOperands, find_list, read_list};
 pub use listed_place::{ListedFile, ListedPlace};

@@ -1,5 +1,6 @@
 //! The reading of many small files into one pack. The status of each file is compared before and
-//! after its bytes are read; a file that changed is read once more.
+//! after its bytes are read; a file that changed is read once more. If it grows in both readings, the
+//! second shows whether the bytes of the first have stayed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,10 +11,11 @@ use rustix::io::Errno;
 use crate::cache::is_cached;
 use crate::chunk::pack::{PackWriter, TableForm};
 use crate::chunk::{Buffer, SMALL_FILE_MAX};
-use crate::digest::Digest;
+use crate::digest::{Digest, of_range};
 use crate::error::{Error, Kind, Result};
+use crate::manifest::Entry;
 
-use super::found::{Changes, FoundFile, refresh};
+use super::found::{Changes, FoundFile, has_grown, refresh};
 use super::read::{behind, read_up_to};
 
 /// A pack in its buffer.
@@ -34,6 +36,8 @@ pub struct Packed {
     pub digest: Digest,
     /// In bytes.
     pub size: u64,
+    /// The file grew while it was read, and the pack has only its first bytes.
+    pub has_grown: bool,
 }
 
 /// Why a file is not in its pack.
@@ -58,7 +62,7 @@ impl ToPack<'_> {
     fn most(&self, changes: Changes) -> u64 {
         match changes {
             Changes::Taken => self.read_before.unwrap_or(u64::MAX),
-            Changes::Told => u64::MAX,
+            Changes::Told | Changes::GrowthTaken => u64::MAX,
         }
     }
 }
@@ -79,10 +83,11 @@ pub fn read_pack<'a>(
     let mut left_out = Vec::new();
     for (place, member) in members.enumerate() {
         match read_member(&member, changes, drops_pages, &mut pack) {
-            Ok((digest, size)) => packed.push(Packed {
+            Ok(read) => packed.push(Packed {
                 place,
-                digest,
-                size,
+                digest: read.digest,
+                size: read.size,
+                has_grown: read.has_grown,
             }),
             Err(why) => left_out.push((place, why)),
         }
@@ -96,13 +101,36 @@ pub fn read_pack<'a>(
     }
 }
 
+/// A file whose content is in the pack.
+#[derive(Debug, PartialEq, Eq)]
+struct MemberRead {
+    digest: Digest,
+    size: u64,
+    has_grown: bool,
+}
+
+impl MemberRead {
+    fn whole(digest: Digest, size: u64) -> MemberRead {
+        MemberRead {
+            digest,
+            size,
+            has_grown: false,
+        }
+    }
+}
+
+/// What the first reading found of a file that grew: its entry at that time, and the digest of its
+/// content.
+type FirstReading = Option<(Entry, Digest)>;
+
 fn read_member(
     member: &ToPack<'_>,
     changes: Changes,
     drops_pages: bool,
     pack: &mut PackWriter,
-) -> Result<(Digest, u64), Unpacked> {
+) -> Result<MemberRead, Unpacked> {
     let found = member.found;
+    let mut first = None;
     twice_if_changed(|| {
         let (file, before) = found.open(changes)?;
         if found.entry.is_made_up() {
@@ -111,7 +139,7 @@ fn read_member(
         let len = found.entry.size as usize;
         let brings = drops_pages && !is_cached(&file, 0..len as u64);
         behind(&file, brings, 0, len, || {
-            read_open(member, &file, &before, changes, pack)
+            read_open(member, &file, &before, changes, &mut first, pack)
         })
     })
 }
@@ -136,7 +164,7 @@ fn read_made_up(
     stat: &Stat,
     changes: Changes,
     pack: &mut PackWriter,
-) -> Result<(Digest, u64), Unpacked> {
+) -> Result<MemberRead, Unpacked> {
     let found = member.found;
     let mut entry = found.entry.clone();
     refresh(&mut entry, file, stat, &found.keep);
@@ -160,7 +188,7 @@ fn read_made_up(
     }
     entry.size = len as u64;
     entry.allocated = entry.size;
-    Ok((pack.push(entry), len as u64))
+    Ok(MemberRead::whole(pack.push(entry), len as u64))
 }
 
 fn read_open(
@@ -168,8 +196,9 @@ fn read_open(
     file: &File,
     before: &Stat,
     changes: Changes,
+    first: &mut FirstReading,
     pack: &mut PackWriter,
-) -> Result<(Digest, u64), Unpacked> {
+) -> Result<MemberRead, Unpacked> {
     let found = member.found;
     let mut entry = found.entry.clone();
     refresh(&mut entry, file, before, &found.keep);
@@ -181,13 +210,33 @@ fn read_open(
     if changes == Changes::Taken {
         let read = read_up_to(file, 0, room).map_err(|cause| found.cannot_read(cause))?;
         entry.size = read as u64;
-        return Ok((pack.push(entry), read as u64));
+        return Ok(MemberRead::whole(pack.push(entry), read as u64));
     }
     read_all(file, room).map_err(|cause| found.cannot_read(cause))?;
     let after = fstat(file).map_err(|cause| found.cannot_read(cause.into()))?;
-    found.compare(before, &after)?;
-    let size = entry.size;
-    Ok((pack.push(entry), size))
+    match found.compare(before, &after) {
+        Ok(()) => {
+            let size = entry.size;
+            Ok(MemberRead::whole(pack.push(entry), size))
+        }
+        Err(error) if changes == Changes::GrowthTaken && has_grown(&error) => {
+            let Some((earlier, digest)) = first.take() else {
+                *first = Some((entry, of_range(room, 0, true)));
+                return Err(error.into());
+            };
+            let part = room.get(..earlier.size as usize);
+            if part.is_none_or(|part| of_range(part, 0, true) != digest) {
+                return Err(error.into());
+            }
+            let size = earlier.size;
+            Ok(MemberRead {
+                digest: pack.push(earlier),
+                size,
+                has_grown: true,
+            })
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn read_all(file: &File, room: &mut [u8]) -> std::io::Result<()> {
@@ -210,7 +259,7 @@ mod tests {
     use crate::chunk::{CHUNK_SIZE, Chunk, ChunkKind, ChunkPlace};
     use crate::source::found::trees::{append, files, one};
 
-    fn first(found: &FoundFile) -> ToPack<'_> {
+    fn to_pack(found: &FoundFile) -> ToPack<'_> {
         ToPack {
             found,
             read_before: None,
@@ -237,7 +286,7 @@ mod tests {
 
         let mut buffer = Buffer::loose(CHUNK_SIZE);
         let pack = read_pack(
-            found.iter().map(first),
+            found.iter().map(to_pack),
             Changes::Told,
             false,
             TableForm::Columns,
@@ -287,19 +336,73 @@ mod tests {
                 if readings <= changes {
                     append(&path, b"more");
                 }
-                read_open(&first(&found), &file, &before, Changes::Told, &mut pack)
+                let member = to_pack(&found);
+                read_open(&member, &file, &before, Changes::Told, &mut None, &mut pack)
             });
             assert_eq!(readings, 2);
             match length {
                 Some(length) => {
                     let content = std::fs::read(&path).unwrap();
                     assert_eq!(content.len(), length);
-                    assert_eq!(read.unwrap().0, *blake3::hash(&content).as_bytes());
+                    assert_eq!(read.unwrap().digest, *blake3::hash(&content).as_bytes());
                 }
                 None => assert!(
                     matches!(read, Err(Unpacked::Failed(error)) if error.kind == Kind::Changed)
                 ),
             }
+        }
+    }
+
+    #[test]
+    fn a_file_that_only_grows_is_packed_as_the_first_reading_found_it() {
+        type Change = fn(&std::path::Path);
+        let changes: [(Change, bool); 3] = [
+            (|path| append(path, b"more"), true),
+            // It grows, and its first bytes change too.
+            (
+                |path| std::fs::write(path, b"0123456780 and more").unwrap(),
+                false,
+            ),
+            (
+                |path| {
+                    let file = File::options().write(true).open(path).unwrap();
+                    file.write_all_at(b"9", 0).unwrap();
+                    append(path, b"more");
+                },
+                false,
+            ),
+        ];
+        for (second_change, only_grows) in changes {
+            let temp = tempfile::tempdir().unwrap();
+            let (path, found) = one(temp.path(), b"0123456789");
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
+            let (mut first, mut readings) = (None, 0);
+            let read = twice_if_changed(|| {
+                readings += 1;
+                if readings == 2 {
+                    second_change(&path);
+                }
+                let (file, before) = found.open(Changes::GrowthTaken)?;
+                append(&path, b"more");
+                let changes = Changes::GrowthTaken;
+                read_open(
+                    &to_pack(&found),
+                    &file,
+                    &before,
+                    changes,
+                    &mut first,
+                    &mut pack,
+                )
+            });
+            assert_eq!(readings, 2);
+            let Ok(read) = read else {
+                assert!(!only_grows);
+                continue;
+            };
+            assert!(only_grows && read.has_grown);
+            assert_eq!(read.size, 10);
+            assert_eq!(read.digest, *blake3::hash(b"0123456789").as_bytes());
         }
     }
 
@@ -311,18 +414,40 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Taken).unwrap();
         append(&path, b"more");
-        let read = read_open(&first(&found), &file, &before, Changes::Taken, &mut pack).unwrap();
-        assert_eq!(read, (*blake3::hash(b"0123456789").as_bytes(), 10));
+        let member = to_pack(&found);
+        let read = read_open(
+            &member,
+            &file,
+            &before,
+            Changes::Taken,
+            &mut None,
+            &mut pack,
+        );
+        let whole = |content: &[u8]| {
+            MemberRead::whole(*blake3::hash(content).as_bytes(), content.len() as u64)
+        };
+        assert_eq!(read.unwrap(), whole(b"0123456789"));
         let again = ToPack {
             read_before: Some(10),
-            ..first(&found)
+            ..to_pack(&found)
         };
         let (file, before) = found.open(Changes::Taken).unwrap();
-        let read = read_open(&again, &file, &before, Changes::Taken, &mut pack).unwrap();
-        assert_eq!(read.1, 10, "as in the first reading");
+        let read = read_open(&again, &file, &before, Changes::Taken, &mut None, &mut pack);
+        assert_eq!(
+            read.unwrap(),
+            whole(b"0123456789"),
+            "as in the first reading"
+        );
         std::fs::write(&path, b"01").unwrap();
-        let read = read_open(&first(&found), &file, &before, Changes::Taken, &mut pack).unwrap();
-        assert_eq!(read, (*blake3::hash(b"01").as_bytes(), 2));
+        let read = read_open(
+            &member,
+            &file,
+            &before,
+            Changes::Taken,
+            &mut None,
+            &mut pack,
+        );
+        assert_eq!(read.unwrap(), whole(b"01"));
 
         std::fs::remove_file(&path).unwrap();
         let gone = found.open(Changes::Taken).unwrap_err();
@@ -350,7 +475,7 @@ mod tests {
             std::fs::write(&path, vec![7; len]).unwrap();
             let mut buffer = Buffer::loose(CHUNK_SIZE);
             let pack = read_pack(
-                [&found].into_iter().map(first),
+                [&found].into_iter().map(to_pack),
                 Changes::Told,
                 false,
                 TableForm::Columns,
@@ -379,7 +504,8 @@ mod tests {
             crate::source::GREW,
             "shrank during the copy; --live copies files that are in use",
         ] {
-            match read_open(&first(&found), &file, &before, Changes::Told, &mut pack) {
+            let member = to_pack(&found);
+            match read_open(&member, &file, &before, Changes::Told, &mut None, &mut pack) {
                 Err(Unpacked::Failed(error)) => assert_eq!(error.message, message),
                 _ => panic!("taken for whole"),
             }

@@ -35,6 +35,7 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "files": counters.files,
         "special_files_skipped": counters.special,
         "files_not_linked": counters.unlinked,
+        "files_grown": counters.grown,
         "files_unchanged": counters.unchanged,
         "entries_left": counters.staying,
         "dry_run": outcome.dry_run,

@@ -62,6 +62,15 @@ pub(super) fn figures(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<S
         lines.push(format!("{what} removed at the source"));
     }
     lines.extend(snapshot(outcome));
+    if counters.grown > 0 {
+        lines.push(match counters.grown {
+            1 => "1 file grew: only its first part was copied".to_owned(),
+            more => format!(
+                "{} files grew: only their first parts were copied",
+                count(more)
+            ),
+        });
+    }
     lines.extend(failed(outcome));
     lines.iter().flat_map(|line| broken(line, width)).collect()
 }
@@ -485,6 +494,7 @@ pub(super) fn words(kind: Kind) -> &'static str {
         Kind::Busy => "in use by another fastcp",
         Kind::Signal(_) => "interrupted",
         Kind::Stopped => "stopped at the set time",
+        Kind::Grew => "grew during the copy",
     }
 }
 
@@ -563,6 +573,22 @@ pub(super) mod tests {
             lines(&outcome, usize::MAX, Verbosity::Each)[1],
             "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
         );
+    }
+
+    #[test]
+    fn files_that_grew_are_counted() {
+        let mut outcome = outcome();
+        outcome.verdict = None;
+        for (grown, told) in [
+            (1, "1 file grew: only its first part was copied"),
+            (1200, "1,200 files grew: only their first parts were copied"),
+        ] {
+            outcome.counters.grown = grown;
+            assert_eq!(lines(&outcome, 80, Verbosity::Each)[2], told);
+            assert_eq!(outcome.exit_code(), 14);
+        }
+        outcome.failures = vec![Error::new(Kind::Read, Side::Source, "x")];
+        assert_eq!(outcome.exit_code(), 9);
     }
 
     #[test]

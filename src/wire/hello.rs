@@ -156,6 +156,10 @@ pub struct Hello {
     /// Sent by a client: `--scp`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub scp: bool,
+    /// Sent by a client: it tells its user of files that only grew
+    /// ([`Grew`](super::message::Message::Grew)). For any other client, such a file fails.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tells_growth: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -263,6 +267,7 @@ impl Hello {
             maps: false,
             beside: false,
             scp: false,
+            tells_growth: false,
         }
     }
 

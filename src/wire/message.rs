@@ -193,15 +193,19 @@ messages! {
     0x8026 => Snapshot(SnapshotReport),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
+    // A file that only grew, which the sender copies up to an earlier length. Sent only if the user's
+    // program knows it.
+    0x8030 => Grew(Fault),
 }
 
 impl Message {
     /// Changes the faults that the user reads.
     pub fn each_fault(&mut self, mut change: impl FnMut(&mut Fault)) {
         match self {
-            Message::Fault(fault) | Message::Abort(fault) | Message::Vanished(fault) => {
-                change(fault);
-            }
+            Message::Fault(fault)
+            | Message::Abort(fault)
+            | Message::Vanished(fault)
+            | Message::Grew(fault) => change(fault),
             Message::VerifiedFiles(VerifiedFiles { files }) => {
                 let faults = files.iter_mut().filter_map(|file| match &mut file.found {
                     FoundContent::Failed(fault) => Some(fault),

@@ -213,6 +213,10 @@ impl<'a> Exchange<'a> {
                 self.client.news.failures.detail(&fault.into_error());
                 RelayStep::Pass(Message::Vanished(nameless))
             }
+            Message::Grew(fault) => {
+                self.client.news.failures.grew(&fault.into_growth());
+                RelayStep::Taken
+            }
             Message::Special(count) => {
                 self.client.progress.add_special(count);
                 RelayStep::Taken

@@ -71,7 +71,10 @@ pub async fn copy(
     let Servers { sender, receiver } = servers;
     let cut = match copied {
         Ok((route, conclusion)) => {
-            tokio::join!(sender.end_well(None), receiver.end_well(None));
+            tokio::join!(
+                sender.end_well(None, |_| ()),
+                receiver.end_well(None, |_| ())
+            );
             client.conclude(request, conclusion).await;
             return Ok(route);
         }
@@ -142,6 +145,7 @@ async fn log_in(
         maps: request.maps(),
         beside: request.options.is_beside,
         scp: request.options.scp,
+        tells_growth: true,
         ..told(&to.hello).relayed()
     };
     agree((source, &of_sender), (dest, &of_receiver))?;

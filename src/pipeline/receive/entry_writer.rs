@@ -127,6 +127,8 @@ impl EntryWriter<'_> {
             Message::EntryEnd(ends) => ends.into_iter().for_each(|end| self.entry_end(end)),
             Message::Fault(fault) => self.sender_failed(fault),
             Message::Vanished(fault) if self.context().options.live => self.vanished(fault),
+            // The client has told its user.
+            Message::Grew(_) => {}
             Message::Special(count) => self.context().progress.add_special(count),
             Message::Unlinked(count) => self.context().progress.add_unlinked(count),
             Message::NotKept(some) => self.context().progress.not_kept().add(&some),

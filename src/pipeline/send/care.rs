@@ -9,9 +9,7 @@ use super::read::SendReader;
 use super::report::SendReport;
 use super::scheduler::Scheduler;
 use crate::error::Error;
-use crate::manifest::{ANEW, Extension};
 use crate::source::SourceFile;
-use crate::wire::message::Message;
 
 /// How often a changed file is checked, and how long it must stay unchanged before it is read
 /// again. All checks take two seconds: little compared with a second reading that fails too.
@@ -91,8 +89,17 @@ impl Care<'_> {
             source.found().entry.ctime != before && source.unchanged().is_ok()
         };
         match source.take() {
-            Some(source) if is_over(&source) || *tries > SETTLE_TRIES => {
-                self.announce_second_reading(file, source);
+            Some(source) if is_over(&source) => {
+                self.reader.announce_second_reading(file, source);
+                return true;
+            }
+            // It goes on growing, so a second reading would not be complete either.
+            Some(_) if *tries > SETTLE_TRIES && file.reading.has_grown() => {
+                self.scheduler.compare_grown(file.clone());
+                return true;
+            }
+            Some(source) if *tries > SETTLE_TRIES => {
+                self.reader.announce_second_reading(file, source);
                 return true;
             }
             _ => {}
@@ -107,27 +114,5 @@ impl Care<'_> {
             }
         }
         false
-    }
-
-    /// Announces a file that changed for its second reading.
-    fn announce_second_reading(&self, file: &SendFile, source: SourceFile) {
-        if !file.reading.fail() {
-            return;
-        }
-        let mut entry = source.found().entry.clone();
-        let first = self
-            .scheduler
-            .announce_second_reading(entry.id, source, file.listed.clone());
-        // The receiver may have failed it in the meantime.
-        let Some(first) = first else { return };
-        self.report
-            .context()
-            .progress
-            .add_again(file.coverage.placed());
-        entry.extensions.push(Extension {
-            tag: ANEW,
-            bytes: first.to_le_bytes().to_vec(),
-        });
-        self.report.say(Message::Entries(vec![entry]));
     }
 }

@@ -304,13 +304,14 @@ impl ChunkMaker {
     }
 }
 
-/// A chunk as other senders can use it. None if a file of the pack could not be read.
+/// A chunk as other senders can use it. None if a file of the pack could not be read, or grew: each
+/// user is told of that.
 fn cached_form(plan: &Plan, encoded: &EncodedChunk) -> Option<CachedChunk> {
     let PlannedContent::Pack(members) = &plan.what else {
         return Some(CachedChunk::of(encoded));
     };
     let read = |member: &PackMember| {
-        let is_whole = !member.failed.load(Relaxed);
+        let is_whole = !member.failed.load(Relaxed) && !member.grew.load(Relaxed);
         let digest = member.digest.get().filter(|_| is_whole)?;
         Some((*digest, member.size.load(Relaxed)))
     };

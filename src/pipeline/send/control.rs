@@ -317,8 +317,10 @@ impl SendControl {
         let digest_only = kind == WantKind::Digest;
         let is_told = digest_only || self.context.options.digests;
         // Chunks of a file that may change are read at different times, so their root means
-        // nothing.
-        let needs_tree = is_told || !(found.entry.is_sparse() || self.context.options.live);
+        // nothing. A file that changed may grow for as long as it is read; only the root can show
+        // that it did nothing else.
+        let may_lack_root = found.entry.is_sparse() && !is_read_again || self.context.options.live;
+        let needs_tree = is_told || !may_lack_root;
         let mut tree = needs_tree.then(|| Tree::new(size, grain));
         let whole = |spans: &mut dyn Iterator<Item = &ByteRange>, unit: u64| {
             let spans = spans.take(RANGES_MAX + 1).map(|span| span.start..span.end);

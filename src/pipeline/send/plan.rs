@@ -82,6 +82,9 @@ pub struct FileReading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadProgress {
     Goes,
+    /// All was read, and the file has grown since it was opened. If the bytes read stay the same, its
+    /// end is sent.
+    Grew,
     /// The file's end was sent to the receiver.
     Ended,
     /// Abandoned because the file changed. A second reading follows.
@@ -106,6 +109,8 @@ pub struct PackMember {
     pub digest: OnceLock<Digest>,
     /// Failed and reported, or sent outside its pack. Left out if the pack is read again.
     pub failed: AtomicBool,
+    /// The user was told that it grew.
+    pub grew: AtomicBool,
 }
 
 /// A pipe that is being sent: a named pipe, a command's output, or a file that is read to its end.
@@ -284,10 +289,20 @@ impl FileReading {
     pub fn leave(&self, to: ReadProgress) -> ReadProgress {
         let mut progress = self.progress.lock();
         let was = *progress;
-        if was == ReadProgress::Goes {
+        let is_over = match was {
+            ReadProgress::Goes => false,
+            ReadProgress::Grew => to == ReadProgress::Grew,
+            ReadProgress::Ended | ReadProgress::Again => true,
+        };
+        if !is_over {
             *progress = to;
         }
         was
+    }
+
+    /// True if the file grew, and nothing shows so far that it changed otherwise.
+    pub fn has_grown(&self) -> bool {
+        *self.progress.lock() == ReadProgress::Grew
     }
 
     /// Marks the file as failed. Returns false if it had failed before.
@@ -371,6 +386,7 @@ impl PackMember {
             listed,
             digest: OnceLock::new(),
             failed: AtomicBool::new(false),
+            grew: AtomicBool::new(false),
         }
     }
 

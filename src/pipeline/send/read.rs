@@ -18,7 +18,7 @@ use crate::chunk::{Buffer, Chunk, ChunkKind, ChunkPlace};
 use crate::digest::{self, Added, Digest};
 use crate::error::{Error, Kind, Result, Side};
 use crate::journal::identity_of;
-use crate::manifest::Entry;
+use crate::manifest::{ANEW, Entry, Extension};
 use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
 use crate::source::{self, Changes, FoundFile, SourceFile, ToPack, Unpacked};
@@ -63,9 +63,16 @@ impl SendReader {
     pub(super) fn changes(&self) -> Changes {
         if self.context.options.live {
             Changes::Taken
+        } else if self.takes_growth() {
+            Changes::GrowthTaken
         } else {
             Changes::Told
         }
+    }
+
+    /// True if a file that only grew is copied up to an earlier length. A dry run copies nothing.
+    fn takes_growth(&self) -> bool {
+        self.context.agreed.tells_growth && !self.context.options.dry_run
     }
 
     /// Reads one piece of a big file. The first reading adds its digest to the file's tree. None if
@@ -246,12 +253,106 @@ impl SendReader {
             let root = if length == size { file.root() } else { None };
             return self.say_end(file, length, root);
         }
-        if let Err(error) = file.source.unchanged() {
-            return self.reading_failed(file, error);
+        match file.source.unchanged() {
+            Ok(()) => match file.reading.leave(ReadProgress::Ended) {
+                ReadProgress::Goes | ReadProgress::Grew => self.say_end(file, size, file.root()),
+                ReadProgress::Ended | ReadProgress::Again => {}
+            },
+            Err(error) if self.may_have_grown_only(file, &error) => self.has_grown(file, error),
+            Err(error) => self.reading_failed(file, error),
         }
-        if file.reading.leave(ReadProgress::Ended) == ReadProgress::Goes {
-            self.say_end(file, size, file.root());
+    }
+
+    /// True if a comparison can show that the file did nothing but grow.
+    fn may_have_grown_only(&self, file: &SendFile, error: &Error) -> bool {
+        self.takes_growth() && source::has_grown(error) && file.root().is_some()
+    }
+
+    /// Handles a file that has grown since it was opened. After the first reading it is better to
+    /// read it again when it has stopped growing.
+    fn has_grown(&self, file: &Arc<SendFile>, error: Error) {
+        if file.reading.leave(ReadProgress::Grew) != ReadProgress::Goes {
+            return;
         }
+        match file.reading.is_last() {
+            true => self.scheduler.compare_grown(file.clone()),
+            false => self.scheduler.read_again(file.clone(), error),
+        }
+    }
+
+    /// Compares a file that grew with what was read of it. If that has stayed, it was the file's
+    /// content at the end of the reading, and the copy has the length that the file had when it was
+    /// opened.
+    pub(super) fn compare_grown(&self, file: &Arc<SendFile>) {
+        let Some(compared) = self.has_stayed(file) else {
+            return;
+        };
+        let Err(error) = compared else {
+            if file.reading.leave(ReadProgress::Ended) == ReadProgress::Grew {
+                let size = file.found.entry.size;
+                self.report.grew(&file.found, size);
+                self.say_end(file, size, file.root());
+            }
+            return;
+        };
+        if file.reading.is_last() {
+            return self.report.fail_file(file, error);
+        }
+        match self.open(&file.found) {
+            Ok(source) => self.announce_second_reading(file, source),
+            // It was replaced or removed.
+            Err(_) => self.report.fail_file(file, grew(file.found.path())),
+        }
+    }
+
+    /// Reads a file once more, as far as it was sent, and compares the digests. None if the file has
+    /// failed, or if the copy ends.
+    fn has_stayed(&self, file: &SendFile) -> Option<Result<()>> {
+        let changed = || Some(Err(written(file.found.path())));
+        let size = file.found.entry.size;
+        let mut buffer = self.context.pool.take_blocking().ok()?;
+        let mut hasher = blake3::Hasher::new();
+        let mut at = 0;
+        while at < size {
+            if self.context.is_ending() || file.reading.has_failed() {
+                return None;
+            }
+            if !file.reading.has_grown() {
+                // Another reading has shown it.
+                return changed();
+            }
+            let step = (size - at).min(self.context.chunk_size as u64);
+            if let Err(error) = file.source.read(at, step as usize, &mut buffer) {
+                return Some(Err(error));
+            }
+            hasher.update(buffer.data());
+            at += step;
+        }
+        match file.source.unchanged() {
+            // It was removed or cut off since then.
+            Err(error) if !source::has_grown(&error) => Some(Err(error)),
+            _ if file.root() == Some(*hasher.finalize().as_bytes()) => Some(Ok(())),
+            _ => changed(),
+        }
+    }
+
+    /// Announces a file that changed for its second reading.
+    pub(super) fn announce_second_reading(&self, file: &SendFile, source: SourceFile) {
+        if !file.reading.fail() {
+            return;
+        }
+        let mut entry = source.found().entry.clone();
+        let first = self
+            .scheduler
+            .announce_second_reading(entry.id, source, file.listed.clone());
+        // The receiver may have failed it in the meantime.
+        let Some(first) = first else { return };
+        self.context.progress.add_again(file.coverage.placed());
+        entry.extensions.push(Extension {
+            tag: ANEW,
+            bytes: first.to_le_bytes().to_vec(),
+        });
+        self.report.say(Message::Entries(vec![entry]));
     }
 
     fn say_end(&self, file: &SendFile, length: u64, root: Option<Digest>) {
@@ -272,8 +373,9 @@ impl SendReader {
         match file.reading.leave(ReadProgress::Again) {
             ReadProgress::Goes => {}
             ReadProgress::Ended => return self.report.fail_file(file, error),
-            // Another worker has seen it and handles it.
-            ReadProgress::Again => return,
+            // Another thread handles it: one that has seen it, or one that waits for the end of the
+            // growth, or compares what was read.
+            ReadProgress::Again | ReadProgress::Grew => return,
         }
         // Another thread waits, so that this worker stays free.
         self.scheduler.read_again(file.clone(), error);
@@ -341,7 +443,11 @@ impl SendReader {
         }
         left_out.into_iter().for_each(|it| self.tell_left_out(it));
         for packed in &read.packed {
-            self.member_is_read(live[packed.place], packed.digest, packed.size);
+            let member = live[packed.place];
+            self.member_is_read(member, packed.digest, packed.size);
+            if packed.has_grown && !member.grew.swap(true, Relaxed) {
+                self.report.grew(&member.found, packed.size);
+            }
         }
         if read.packed.is_empty() {
             return None;

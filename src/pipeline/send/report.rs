@@ -10,6 +10,7 @@ use crate::error::{Error, Kind, Side};
 use crate::manifest::{Entry, EntryId};
 use crate::pipeline::context::Context;
 use crate::source::{self, FoundFile};
+use crate::units;
 use crate::wire::message::{Fault, Message};
 
 /// Where the parts of the sender report.
@@ -120,6 +121,27 @@ impl SendReport {
         } else {
             self.context.report_fault(error, entry, parent);
         }
+    }
+
+    /// Tells the user that a file grew, and is copied up to `size` bytes. It stays at the source.
+    pub(super) fn grew(&self, found: &FoundFile, size: u64) {
+        if self.context.is_ending() {
+            return;
+        }
+        self.scheduler.will_stay(found.entry.id);
+        let stays = match self.context.removes_sources() {
+            true => ", and it was not removed",
+            false => "",
+        };
+        let message = format!(
+            "grew during the copy: only its first {} were copied{stays}; --live copies files that \
+             are in use",
+            units::size(size)
+        );
+        let warning = Error::new(Kind::Grew, Side::Source, message).at(found.path());
+        self.context.news.failures.grew(&warning);
+        let (id, parent) = (found.entry.id, found.entry.parent);
+        self.say(Message::Grew(Fault::of(&warning, id, parent)));
     }
 
     /// Gives up a chunk that arrives damaged however often it is sent.

@@ -103,6 +103,8 @@ pub enum NextTask {
     End(Arc<SendFile>),
     /// These ranges of a file are to be sent again.
     Reopen(Box<ResumedFile>, RangeSet),
+    /// This file has grown: are the bytes that were read still the same?
+    Compare(Arc<SendFile>),
 }
 
 #[derive(Default)]
@@ -522,6 +524,9 @@ impl SchedulerState {
         if let Some(part) = self.ready.pop_part() {
             return Some(NextWork::Task(NextTask::Chunk(part)));
         }
+        if let Some(file) = self.files.next_grown() {
+            return Some(NextWork::Task(NextTask::Compare(file)));
+        }
         self.gather_damaged();
         let terms = NextTerms {
             number: self.chunks.next_number(),
@@ -572,7 +577,10 @@ impl SchedulerState {
     fn has_work(&self) -> bool {
         let room =
             self.chunks.has_room() && (!self.is_ordered() || self.chunks.is_in_window(self.window));
-        let is_ready = self.chunks.has_again() || self.ready.has_parts() || self.files.may_reopen();
+        let is_ready = self.chunks.has_again()
+            || self.ready.has_parts()
+            || self.files.may_reopen()
+            || self.files.has_grown();
         self.landed.is_some() && (is_ready || (room && self.can_begin()))
     }
 

@@ -208,7 +208,10 @@ impl Client<'_> {
             options: options.clone(),
             budget: self.budget,
             chunk_size: CHUNK_SIZE,
-            agreed: Agreement::between(&own, far.hello, CHUNK_SIZE as u32, options),
+            agreed: Agreement {
+                tells_growth: true,
+                ..Agreement::between(&own, far.hello, CHUNK_SIZE as u32, options)
+            },
             page_hasher: PageHasher::new(page_secret(&keyring.secret)),
             pool: Pool::new(self.budget.slots, CHUNK_SIZE),
             control: far.control.clone(),

@@ -50,6 +50,7 @@ impl Fault {
         Fault {
             kind: match error.kind {
                 Kind::Stopped => Kind::Signal(SIGTERM),
+                Kind::Grew => Kind::Changed,
                 kind => kind,
             },
             errno: error.errno,
@@ -73,6 +74,14 @@ impl Fault {
         };
     }
 
+    /// Converts the report of a file that only grew to a warning of this end.
+    pub fn into_growth(self) -> Error {
+        Error {
+            kind: Kind::Grew,
+            ..self.into_error()
+        }
+    }
+
     /// Converts to an error of this end. Makes the text printable and bounds its length.
     pub fn into_error(self) -> Error {
         use std::os::unix::ffi::OsStringExt;
@@ -86,6 +95,8 @@ impl Fault {
             Kind::Signal(number) if !(1..=SIGNAL_MAX).contains(&number) => Kind::Lost,
             // Only the client decides this.
             Kind::Stopped => Kind::Lost,
+            // An entry has failed. That one only grew is another message.
+            Kind::Grew => Kind::Changed,
             kind => kind,
         };
         Error {

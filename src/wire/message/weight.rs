@@ -46,9 +46,10 @@ impl Message {
             }
             Message::Landed(landed) => texts(&landed.names),
             Message::AllSent(all) => size_of_val(&all.unused[..]),
-            Message::Fault(fault) | Message::Abort(fault) | Message::Vanished(fault) => {
-                fault.path.len() + fault.text.len()
-            }
+            Message::Fault(fault)
+            | Message::Abort(fault)
+            | Message::Vanished(fault)
+            | Message::Grew(fault) => fault.path.len() + fault.text.len(),
             Message::Data(data) => data.bytes.len(),
             Message::Heartbeat(heartbeat) => heartbeat.streams.len() * size_of::<ConnectionFacts>(),
             Message::Tune(tune) => tune.reason.len(),

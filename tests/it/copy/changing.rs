@@ -1,9 +1,10 @@
 //! Sources that change, vanish or cannot be read during a copy. A file is copied as it was at one
-//! moment, or it fails with the reason; the other files continue.
+//! moment, or it fails with the reason; the other files continue. If a file does nothing but grow,
+//! that moment is the end of a reading.
 
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -21,9 +22,22 @@ use crate::support::*;
 ways! { push, pull =>
     a_file_that_changes_once_is_copied_as_it_is_then,
     a_file_that_goes_on_changing_is_never_called_whole,
+    a_log_that_goes_on_growing_is_copied_as_far_as_it_was_read_and_told,
     a_file_that_is_removed_or_replaced_is_never_called_whole,
     files_that_vanish_from_a_tree_are_told,
     a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone,
+}
+
+ways! { here, local_push, local_pull, local_between =>
+    files_that_grow_in_both_readings_are_copied_with_their_warning,
+}
+
+ways! { push =>
+    scp_copies_a_file_that_grows_up_to_the_length_that_it_had,
+}
+
+ways! { local_pull, local_between =>
+    a_file_that_grew_stays_at_the_source_and_is_no_failure,
 }
 
 ways! { local_push, local_pull =>
@@ -90,8 +104,30 @@ fn a_file_that_changes_once_is_copied_as_it_is_then(case: &Case) {
 
 fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
     // Slow to the end: each reading must take longer than the pauses of the writer.
-    let run = copy_at(case, "-l32000");
+    let run = copy_at(case, "-l64000");
     let (pid, src) = (run.pid(), &case.src);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let file = File::options().write(true).open(src.path("a"));
+            let file = file.expect("open");
+            let mut round = 0u64;
+            while !procs::ended_within(pid, Duration::from_millis(2)) {
+                round += 1;
+                file.write_all_at(&round.to_le_bytes(), 0).expect("write");
+            }
+        });
+        let done = run.wait();
+        writer.join().expect("the writer");
+        done.exits(7).says("during the copy");
+    });
+    assert_as_before(case);
+}
+
+fn a_log_that_goes_on_growing_is_copied_as_far_as_it_was_read_and_told(case: &Case) {
+    let run = copy_under_way(case);
+    case.src.append("a", "more");
+    let (pid, src) = (run.pid(), &case.src);
+    let_go(case);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             while !procs::ended_within(pid, Duration::from_millis(2)) {
@@ -100,9 +136,159 @@ fn a_file_that_goes_on_changing_is_never_called_whole(case: &Case) {
         });
         let done = run.wait();
         writer.join().expect("the writer");
-        done.exits(7).says("during the copy");
+        case.remember();
+        done.exits(14)
+            .says("src/a: grew during the copy: only its first 25.2 MB were copied");
     });
-    assert_as_before(case);
+    let copy = case.dst.read("there");
+    assert!(copy.starts_with(&noise(1, SIZE)) && case.src.read("a").starts_with(&copy));
+}
+
+/// A big file: more than fits into a pack.
+const BIG: usize = 257 << 10;
+
+/// Where the reading of a file is held: at the first piece of the first reading, at the first piece of
+/// the second, and where the file is read to compare.
+fn held_reading(case: &Case, len: usize) -> Inject {
+    // Pieces of 128 KiB, but for a copy on this host.
+    let pieces = match case.way {
+        Way::Here => 1,
+        _ => len.div_ceil(128 << 10),
+    };
+    let rest = pieces - 1;
+    [0, rest, 2 * rest]
+        .into_iter()
+        .fold(Inject::new(), |inject, spared| {
+            inject.hold("pread64").on("*/src/a").after(spared).times(1)
+        })
+}
+
+/// Does this at each reading of `a` that is held.
+fn at_each_reading(inject: &Inject, what: &[&dyn Fn()]) {
+    for (nth, change) in (1..).zip(what) {
+        inject.wait_until_struck(nth);
+        change();
+        inject.release_first(nth);
+    }
+    inject.release();
+}
+
+fn files_that_grow_in_both_readings_are_copied_with_their_warning(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let grow = || case.src.append("a", "more");
+    let rewrite = || {
+        let file = File::options().write(true).open(case.src.path("a"));
+        file.and_then(|file| file.write_all_at(b"other", 0))
+            .expect("write");
+    };
+    // A big file is compared with what the second reading has sent, a small one with what the first
+    // has read.
+    for (len, copied) in [(BIG, BIG + 4), (1000, 1000)] {
+        case.src.file("a", noise(1, len));
+        // The time shows which reading the copy is of.
+        case.src.time("a", 1_000_000_000, 0);
+        let inject = held_reading(case, len);
+        let run = case.copying(&["-p", "--json"], "a", "a");
+        let run = run.inject(&inject).start();
+        let mut changes: Vec<&dyn Fn()> = vec![&grow, &grow];
+        if len == BIG {
+            changes.push(&|| ());
+        }
+        at_each_reading(&inject, &changes);
+        let done = run.wait();
+        case.remember();
+        done.exits(14)
+            .says("src/a: grew during the copy: only its first ")
+            .says("--live copies files that are in use");
+        let json = done.stdout_text();
+        assert!(json.contains("\"exit_code\":14") && json.contains("\"files_grown\":1"));
+        let copy = case.dst.read("a");
+        assert_eq!(copy.len(), copied);
+        assert!(case.src.read("a").starts_with(&copy));
+        let first = case.dst.meta("a").mtime() == 1_000_000_000;
+        assert_eq!(first, len != BIG, "times of the reading that was copied");
+        // It is no complete copy.
+        case.copy(&["-p", "-u"], "a", "a").succeeds();
+        assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+
+        let before = case.dst.read("a");
+        case.src.append("a", "and later");
+        let inject = held_reading(case, before.len() + 9);
+        let run = case.copying(&["--whole-file"], "a", "a");
+        let run = run.inject(&inject).start();
+        let change = || {
+            rewrite();
+            grow();
+        };
+        match len {
+            BIG => at_each_reading(&inject, &[&grow, &grow, &rewrite]),
+            _ => at_each_reading(&inject, &[&grow, &change]),
+        }
+        run.wait().exits(7).says("src/a: ").says("during the copy");
+        assert_eq!(case.dst.read("a"), before);
+        for dir in [&case.src, &case.dst] {
+            std::fs::remove_file(dir.path("a")).expect("remove");
+        }
+    }
+}
+
+fn scp_copies_a_file_that_grows_up_to_the_length_that_it_had(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    for len in [1000, BIG] {
+        let content = noise(1, len);
+        case.src.file("a", &content);
+        let inject = Inject::new().hold("pread64").on("*/src/a").times(1);
+        let run = case
+            .bare()
+            .args(["--scp", "-F"])
+            .arg(case.host().ssh_config());
+        let run = run
+            .args([case.src("a"), case.dst("a")])
+            .inject(&inject)
+            .start();
+        inject.wait_until_struck(1);
+        case.src.append("a", "more");
+        inject.release();
+        let done = run.wait();
+        case.remember();
+        done.succeeds().is_silent();
+        assert_eq!(case.dst.read("a"), content);
+    }
+}
+
+fn a_file_that_grew_stays_at_the_source_and_is_no_failure(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", "a few bytes");
+    case.src.file("b", "others");
+    let grow = || case.src.append("a", "more");
+    let inject = held_reading(case, 1);
+    let run = case.fastcp().arg("--remove-source-files");
+    let run = run.args([case.src("a"), case.src("b"), case.dst("")]);
+    let run = run.inject(&inject).start();
+    at_each_reading(&inject, &[&grow, &grow]);
+    let done = run.wait();
+    case.remember();
+    done.exits(14)
+        .says("only its first 11 B were copied, and it was not removed");
+    assert_eq!(case.src.names(), ["a"]);
+    assert_eq!(case.dst.read("a"), b"a few bytes");
+    assert_eq!(case.dst.names(), ["a", "b"]);
+    // A failure outranks it.
+    case.src.link("dangling", "nowhere");
+    let inject = held_reading(case, 1);
+    let run = case.fastcp();
+    let run = run.args([case.src("a"), case.src("dangling"), case.dst("")]);
+    let run = run.inject(&inject).start();
+    at_each_reading(&inject, &[&grow, &grow]);
+    let done = run.wait();
+    case.remember();
+    done.exits(9).says("src/a: grew during the copy: only");
 }
 
 fn a_file_that_is_removed_or_replaced_is_never_called_whole(case: &Case) {

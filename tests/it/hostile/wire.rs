@@ -618,6 +618,16 @@ fn parts_of_a_source_are_these_bytes() {
 }
 
 #[test]
+fn a_file_that_grew_is_these_bytes() {
+    let mut bytes = Vec::new();
+    Message::Grew(fault()).encode(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "30800d0000000738020102022f700466756c6c");
+    let read = Message::decode(0x8030, &bytes[HEADER_LEN..]);
+    assert_eq!(read, Ok(Some(Message::Grew(fault()))));
+}
+
+#[test]
 fn a_type_with_the_top_bit_may_be_skipped_and_no_other() {
     assert_eq!(Message::decode(0x8123, b"later"), Ok(None));
     assert_eq!(

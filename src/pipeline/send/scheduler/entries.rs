@@ -386,6 +386,12 @@ impl Scheduler {
         self.changed.wake_all();
     }
 
+    /// A file of the source is not removed after all.
+    pub fn will_stay(&self, entry: EntryId) {
+        self.state.lock().removable.will_stay(entry);
+        self.changed.wake_all();
+    }
+
     /// Waits for files of the source to remove.
     pub fn next_removals(&self) -> Result<Removals, Ended> {
         let is_done = |state: &SchedulerState| {
@@ -452,6 +458,12 @@ impl Scheduler {
     pub fn read_again(&self, file: Arc<SendFile>, error: Error) {
         self.state.lock().files.read_again(file, error);
         self.changed.wake_all();
+    }
+
+    /// Lets a worker compare a file that grew with what was read of it.
+    pub fn compare_grown(&self, file: Arc<SendFile>) {
+        self.state.lock().files.compare_grown(file);
+        self.wake();
     }
 
     /// Takes the tasks of the care thread. If `waits`, waits until there is one.

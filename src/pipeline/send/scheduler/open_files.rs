@@ -119,6 +119,8 @@ pub(super) struct OpenFiles {
     closing: usize,
     /// Files that changed during the reading, each with its error.
     changed: Vec<(Arc<SendFile>, Error)>,
+    /// Files that grew during the reading, and that a worker will compare with what was read.
+    grown: VecDeque<Arc<SendFile>>,
     /// Files that the receiver has and is verifying, except small ones that need no description.
     held: BTreeMap<EntryId, ResumedFile>,
     /// Big files that the receiver found damaged.
@@ -444,6 +446,19 @@ impl OpenFiles {
         self.changed.push((file, error));
     }
 
+    /// Gives a file that grew to the next worker.
+    pub(super) fn compare_grown(&mut self, file: Arc<SendFile>) {
+        self.grown.push_back(file);
+    }
+
+    pub(super) fn has_grown(&self) -> bool {
+        !self.grown.is_empty()
+    }
+
+    pub(super) fn next_grown(&mut self) -> Option<Arc<SendFile>> {
+        self.grown.pop_front()
+    }
+
     pub(super) fn has_chores(&self) -> bool {
         !self.discarded.is_empty() || !self.changed.is_empty()
     }
@@ -465,6 +480,7 @@ impl OpenFiles {
         OpenFiles {
             open: std::mem::take(&mut self.open),
             discarded: std::mem::take(&mut self.discarded),
+            grown: std::mem::take(&mut self.grown),
             ..OpenFiles::default()
         }
     }

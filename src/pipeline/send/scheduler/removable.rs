@@ -70,6 +70,11 @@ impl RemovableFiles {
         }
     }
 
+    /// It is not removed after all.
+    pub(super) fn will_stay(&mut self, id: EntryId) {
+        self.waiting.remove(&id);
+    }
+
     /// All of it was sent, or the receiver has it.
     pub(super) fn sent(&mut self, id: EntryId) {
         if let Some(waiting) = self.waiting.get_mut(&id) {

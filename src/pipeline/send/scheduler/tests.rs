@@ -117,7 +117,7 @@ fn no_part_is_read_beyond_the_window_and_a_lost_one_goes_first() {
     };
     let next = || match plans.next().unwrap() {
         NextTask::Chunk(plan) => plan.chunk,
-        NextTask::End(_) | NextTask::Reopen(..) => panic!("no file"),
+        NextTask::End(_) | NextTask::Reopen(..) | NextTask::Compare(_) => panic!("no file"),
     };
     let has_room = || {
         let state = plans.state.lock();
