@@ -240,9 +240,10 @@
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and
 //!   the server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Grew` (a file that only grew is copied
-//!   up to an earlier length), `Special` (skipped special files) and `Unlinked` (hard links copied as
-//!   separate files). It sends `Tune` when it wants another number of connections, and `Data` while
-//!   no data connection works. The client sends `Dial` to ask the server to connect to it.
+//!   up to an earlier length), `Special` (skipped special files), `Unlinked` (hard links copied as
+//!   separate files) and `Symlinks` (how many there are, and how many lead out of their tree). It
+//!   sends `Tune` when it wants another number of connections, and `Data` while no data connection
+//!   works. The client sends `Dial` to ask the server to connect to it.
 //! - An end that fails sends `Abort` with the cause.
 //! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`:
 //!   what limited the copy. In a push the client knows this itself.

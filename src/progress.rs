@@ -91,6 +91,9 @@ struct SessionCounters {
     unlinked: AtomicU64,
     /// Files that only grew, and were copied up to an earlier length.
     grown: AtomicU64,
+    /// Symbolic links that are copied as links, and the part of them that leads out of their tree.
+    symlinks: AtomicU64,
+    symlinks_outside: AtomicU64,
     /// Existing files that are unchanged, by size and time.
     unchanged: AtomicU64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
@@ -165,6 +168,10 @@ pub struct Snapshot {
     pub unlinked: u64,
     /// Files that only grew, and were copied up to an earlier length.
     pub grown: u64,
+    /// Symbolic links that are copied as links.
+    pub symlinks: u64,
+    /// Those that lead out of their tree, by their text.
+    pub symlinks_outside: u64,
     /// The part of `files` that exists unchanged, by size and time.
     pub unchanged: u64,
     /// Files that were not copied because of what exists, or does not exist, at the destination.
@@ -221,6 +228,8 @@ impl SessionCounters {
             &self.special,
             &self.unlinked,
             &self.grown,
+            &self.symlinks,
+            &self.symlinks_outside,
             &self.unchanged,
             &self.staying,
             &self.missing,
@@ -381,6 +390,15 @@ impl Progress {
     pub fn add_unlinked(&self, count: u64) {
         // As in `add_special`.
         self.session.unlinked.fetch_add(count.min(1 << 40), Relaxed);
+    }
+
+    pub fn add_symlinks(&self, all: u64, outside: u64) {
+        let session = &self.session;
+        // As in `add_special`.
+        session.symlinks.fetch_add(all.min(1 << 40), Relaxed);
+        session
+            .symlinks_outside
+            .fetch_add(outside.min(all).min(1 << 40), Relaxed);
     }
 
     pub fn add_grown(&self, files: u64) {
@@ -554,6 +572,8 @@ impl Progress {
             special: session.special.load(Relaxed),
             unlinked: session.unlinked.load(Relaxed),
             grown: session.grown.load(Relaxed),
+            symlinks: session.symlinks.load(Relaxed),
+            symlinks_outside: session.symlinks_outside.load(Relaxed),
             unchanged: session.unchanged.load(Relaxed),
             staying: session.staying.load(Relaxed),
             missing: session.missing.load(Relaxed),

@@ -45,6 +45,8 @@ impl Snapshot {
             (&mut self.special, other.special),
             (&mut self.unlinked, other.unlinked),
             (&mut self.grown, other.grown),
+            (&mut self.symlinks, other.symlinks),
+            (&mut self.symlinks_outside, other.symlinks_outside),
             (&mut self.unchanged, other.unchanged),
             (&mut self.staying, other.staying),
             (&mut self.missing, other.missing),

@@ -218,6 +218,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Busy(_)
         | Message::Special(_)
         | Message::Unlinked(_)
+        | Message::Symlinks(_)
         | Message::Stayed(_)
         | Message::NotKept(_)
         | Message::Names(_)

@@ -45,7 +45,7 @@ pub use read::{SourceFile, read_up_to};
 pub use removal::{CopiedFile, SourceRemover};
 pub use requested_paths::{RequestedPaths, requested_paths};
 pub use scan::{count, scan};
-pub use walk::{EntryNumbers, Step, Walk, WalkOptions, root_id};
+pub use walk::{EntryNumbers, Step, SymlinkCounts, Walk, WalkOptions, root_id};
 
 /// The data that a copy sends.
 pub enum Sources {

@@ -36,6 +36,8 @@ fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
         "special_files_skipped": counters.special,
         "files_not_linked": counters.unlinked,
         "files_grown": counters.grown,
+        "symlinks_kept": counters.symlinks,
+        "symlinks_outside": counters.symlinks_outside,
         "files_unchanged": counters.unchanged,
         "entries_left": counters.staying,
         "dry_run": outcome.dry_run,

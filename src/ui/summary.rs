@@ -40,6 +40,7 @@ pub(super) fn figures(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<S
         let what = plural(counters.special, "special file", "special files");
         lines.push(format!("{what} skipped (FIFOs, sockets, devices)"));
     }
+    lines.extend(links_outside(outcome));
     if counters.staying > 0 {
         const OPTIONS: &str = "(--update, --existing or --ignore-existing)";
         let what = plural(counters.staying, "entry", "entries");
@@ -93,6 +94,34 @@ fn copied(outcome: &Outcome, width: usize, tell: Verbosity) -> Vec<String> {
         Some(line) => vec![line],
         None => parts(FORMS[0]),
     }
+}
+
+/// `12 symlinks kept, 3 of them lead outside the tree (-L copies what they point to)`. Users of scp
+/// expect files in their place.
+fn links_outside(outcome: &Outcome) -> Option<String> {
+    let (all, outside) = (outcome.counters.symlinks, outcome.counters.symlinks_outside);
+    if outside == 0 || outcome.check || outcome.fatal.is_some() {
+        return None;
+    }
+    let kept = if outcome.dry_run {
+        "would be kept"
+    } else {
+        "kept"
+    };
+    let all_kept = format!("{} {kept}", plural(all, "symlink", "symlinks"));
+    let which = match (all, outside) {
+        (1, _) => "which leads".to_owned(),
+        (_, 1) => "1 of them leads".to_owned(),
+        _ => format!("{} of them lead", count(outside)),
+    };
+    let they = if outside == 1 {
+        "it points"
+    } else {
+        "they point"
+    };
+    Some(format!(
+        "{all_kept}, {which} outside the tree (-L copies what {they} to)"
+    ))
 }
 
 /// What became of a snapshot.
@@ -573,6 +602,46 @@ pub(super) mod tests {
             lines(&outcome, usize::MAX, Verbosity::Each)[1],
             "1,003 failed: 1 changed while being copied, 2 missing or unreadable, 1,000 more"
         );
+    }
+
+    #[test]
+    fn links_are_told_where_some_lead_out_of_the_tree() {
+        let mut outcome = outcome();
+        outcome.verdict = None;
+        let mut told = |all, outside| {
+            outcome.counters.symlinks = all;
+            outcome.counters.symlinks_outside = outside;
+            lines(&outcome, usize::MAX, Verbosity::Each).get(1).cloned()
+        };
+        assert_eq!(told(12, 0), None);
+        for (all, outside, line) in [
+            (
+                12,
+                3,
+                "12 symlinks kept, 3 of them lead outside the tree (-L copies what they point to)",
+            ),
+            (
+                1200,
+                1,
+                "1,200 symlinks kept, 1 of them leads outside the tree (-L copies what it points to)",
+            ),
+            (
+                1,
+                1,
+                "1 symlink kept, which leads outside the tree (-L copies what it points to)",
+            ),
+        ] {
+            assert_eq!(told(all, outside).as_deref(), Some(line));
+        }
+        outcome.dry_run = true;
+        let told = lines(&outcome, usize::MAX, Verbosity::Each);
+        assert!(told[1].starts_with("1 symlink would be kept, which leads"));
+        outcome.check = true;
+        assert_eq!(lines(&outcome, usize::MAX, Verbosity::Each).len(), 1);
+        // The walk may have counted links that were not copied.
+        (outcome.dry_run, outcome.check) = (false, false);
+        outcome.fatal = Some(Error::new(Kind::Write, Side::Dest, "x"));
+        assert_eq!(lines(&outcome, usize::MAX, Verbosity::Each).len(), 1);
     }
 
     #[test]

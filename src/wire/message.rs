@@ -196,6 +196,9 @@ messages! {
     // A file that only grew, which the sender copies up to an earlier length. Sent only if the user's
     // program knows it.
     0x8030 => Grew(Fault),
+    // Number of symbolic links that the sender copies as links, and how many of them lead out of
+    // their tree.
+    0x8031 => Symlinks((u64, u64)),
 }
 
 impl Message {

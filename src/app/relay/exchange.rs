@@ -221,6 +221,10 @@ impl<'a> Exchange<'a> {
                 self.client.progress.add_special(count);
                 RelayStep::Taken
             }
+            Message::Symlinks((all, outside)) => {
+                self.client.progress.add_symlinks(all, outside);
+                RelayStep::Taken
+            }
             Message::Unlinked(count) => {
                 self.client.progress.add_unlinked(count);
                 RelayStep::Taken

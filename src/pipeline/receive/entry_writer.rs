@@ -130,6 +130,9 @@ impl EntryWriter<'_> {
             // The client has told its user.
             Message::Grew(_) => {}
             Message::Special(count) => self.context().progress.add_special(count),
+            Message::Symlinks((all, outside)) => {
+                self.context().progress.add_symlinks(all, outside);
+            }
             Message::Unlinked(count) => self.context().progress.add_unlinked(count),
             Message::NotKept(some) => self.context().progress.not_kept().add(&some),
             Message::Names(names) => self.entries().take_names(names),

@@ -27,8 +27,8 @@ use crate::pipeline::send::Sender;
 use crate::source::pipe::{Sizes, has_unsaid_content, sizes};
 use crate::source::pipe_spec::once;
 use crate::source::{
-    Changes, CopiedFile, EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step, mark_young,
-    root_id,
+    Changes, CopiedFile, EntryNumbers, FoundFile, PipeOrigin, PipeSpec, Sources, Step,
+    SymlinkCounts, mark_young, root_id,
 };
 use crate::threads;
 use crate::wire::message::{
@@ -188,6 +188,7 @@ pub fn plan(sender: &Sender, sources: Sources) -> Result<(), Ended> {
             walk.by_ref().try_for_each(|step| planner.step(step))?;
             planner.count.end(sender)?;
             planner.compare(true)?;
+            planner.tell_symlinks(walk.symlinks())?;
             planner.tell_unlinked(walk.unlinked() + planner.links.forgotten)?;
             planner.tell_unread(walk.unread_attributes())?;
         }
@@ -529,6 +530,17 @@ impl SourceWalk<'_> {
             list.add_link(&found.entry, sent_as, listed);
         }
         self.announcements.add(self.sender, found.entry)
+    }
+
+    fn tell_symlinks(&self, links: SymlinkCounts) -> Result<(), Ended> {
+        let SymlinkCounts { all, outside } = links;
+        if all == 0 {
+            return Ok(());
+        }
+        self.sender.context.progress.add_symlinks(all, outside);
+        self.sender
+            .report
+            .say_or_end(Message::Symlinks((all, outside)))
     }
 
     fn tell_unlinked(&self, unlinked: u64) -> Result<(), Ended> {

@@ -30,7 +30,7 @@ use rustix::fs::{FileType, Stat, fgetxattr};
 use rustix::io::Errno;
 
 use crate::dir::acl::{self, mode_without_list};
-use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved};
+use crate::dir::{DEPTH_MAX, Dir, Handles, RESERVED, is_reserved, may_leave};
 use crate::error::{Error, Kind, Side};
 use crate::file_list::FileList;
 use crate::keep::Keep;
@@ -105,6 +105,15 @@ pub struct Walk {
     numbers: EntryNumbers,
     linked: LinkedNames,
     metadata: WalkMetadata,
+    symlinks: SymlinkCounts,
+}
+
+/// The symbolic links in trees that were announced as links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymlinkCounts {
+    pub all: u64,
+    /// Those that lead out of their tree, by their text.
+    pub outside: u64,
 }
 
 /// The numbers of entries, each given once.
@@ -188,6 +197,7 @@ impl Walk {
                 roots.len() == 1 && !options.follow_links && options.listed.is_none(),
             ),
             metadata: WalkMetadata::new(options.keep, options.compares_modes),
+            symlinks: SymlinkCounts::default(),
             roots: WalkRoots::new(roots),
             choice: WalkChoice::new(options.selector.clone()),
             options,
@@ -241,6 +251,11 @@ impl Walk {
     /// could not be remembered.
     pub fn unlinked(&self) -> u64 {
         self.linked.first.unlinked()
+    }
+
+    /// The symbolic links so far.
+    pub fn symlinks(&self) -> SymlinkCounts {
+        self.symlinks
     }
 
     /// Number of entries with extended attributes that could not be read, or that are too many.
@@ -447,7 +462,7 @@ impl Walk {
             FileType::RegularFile => self.file(spot, stat),
             FileType::Directory => self.directory(spot, stat),
             FileType::Symlink if self.options.scp => self.followed_as_by_scp(spot),
-            FileType::Symlink => match spot.link_text() {
+            FileType::Symlink => match self.link_text(&spot) {
                 Ok(text) if self.holds_here() && spot.parent != NO_PARENT => {
                     self.unnumbered(spot, EntryKind::Symlink(text), &stat);
                 }
@@ -484,6 +499,19 @@ impl Walk {
                 });
             }
         }
+    }
+
+    /// The text of a link, which is counted.
+    fn link_text(&mut self, spot: &WalkSpot) -> io::Result<Vec<u8>> {
+        let text = spot.link_text()?;
+        // The innermost level has the link. One that the user named is in no tree.
+        if let Some(depth) = self.levels.len().checked_sub(1)
+            && spot.parent != NO_PARENT
+        {
+            self.symlinks.all += 1;
+            self.symlinks.outside += u64::from(may_leave(&text, depth));
+        }
+        Ok(text)
     }
 
     /// scp copies a link as a file, or not at all.

@@ -99,6 +99,7 @@ impl Message {
             | Message::Checked(_)
             | Message::Special(_)
             | Message::Unlinked(_)
+            | Message::Symlinks(_)
             | Message::SumUp(_)
             | Message::Counted(_)
             | Message::Stayed(_)

@@ -1,5 +1,5 @@
-//! Sources other than finished regular files: FIFOs, files of /proc, devices without an end, and
-//! files that are still being written.
+//! Sources other than finished regular files: FIFOs, files of /proc, devices without an end, files
+//! that are still being written, and symbolic links.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,6 +25,10 @@ ways! { push, pull, here =>
 
 ways! { here =>
     a_message_queue_arrives_whole,
+}
+
+ways! { here, local_push, local_pull, local_between =>
+    links_that_lead_out_of_their_tree_are_told,
 }
 
 ways! { pull, between =>
@@ -84,6 +88,54 @@ fn a_fifo_is_read_to_its_end_and_written_in_order(case: &Case) {
         .run()
         .succeeds();
     assert!(reader.join().expect("it was closed") == content);
+}
+
+fn links_that_lead_out_of_their_tree_are_told(case: &Case) {
+    let tree = case.src.dir("tree");
+    tree.file("file", "content");
+    case.src.file("beside", "content");
+    for (name, target) in [
+        ("inside", "sub/../file"),
+        ("dangling", "nowhere"),
+        ("sub/inside", "../file"),
+    ] {
+        tree.link(name, target);
+    }
+    tree.link("sub/outside", "../../beside");
+    // It leads to the source's own file, and so out of the copy.
+    tree.link("absolute", tree.path("file"));
+    // A name may be, or become, another link: `sub/..` is not certain to lead back.
+    const TOLD: &str =
+        "5 symlinks kept, 3 of them lead outside the tree (-L copies what they point to)";
+    let counts = |line: &str| {
+        line.contains("\"symlinks_kept\":5") && line.contains("\"symlinks_outside\":3")
+    };
+    let done = case.copy(&["-rn", "--summary"], "tree", "");
+    done.succeeds()
+        .says("5 symlinks would be kept, 3 of them lead");
+    // A second run compares the links, and keeps them as well.
+    for _ in 0..2 {
+        let done = case.copy(&["-a", "--summary", "--json"], "tree", "");
+        done.succeeds().says(TOLD);
+        assert!(counts(&done.stdout_text()), "{done}");
+    }
+    case.copy(&["--check", "-a", "--summary"], "tree/", "tree")
+        .succeeds()
+        .never_says("symlink");
+    case.copy(&["-aq", "--summary"], "tree", "").is_silent();
+    case.copy(&["-r"], "tree", "").is_silent();
+    // With -L there are no links.
+    std::fs::remove_file(tree.path("dangling")).expect("remove");
+    case.copy(&["-rL", "--summary"], "tree", "followed")
+        .succeeds()
+        .never_says("symlink");
+    // All links stay inside.
+    for name in ["inside", "absolute", "sub/outside"] {
+        std::fs::remove_file(tree.path(name)).expect("remove");
+    }
+    case.copy(&["-r", "--summary"], "tree", "inside")
+        .succeeds()
+        .never_says("symlink");
 }
 
 fn a_file_of_proc_that_says_it_is_empty_arrives_whole(case: &Case) {

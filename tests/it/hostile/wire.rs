@@ -618,13 +618,22 @@ fn parts_of_a_source_are_these_bytes() {
 }
 
 #[test]
-fn a_file_that_grew_is_these_bytes() {
-    let mut bytes = Vec::new();
-    Message::Grew(fault()).encode(&mut bytes);
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, "30800d0000000738020102022f700466756c6c");
-    let read = Message::decode(0x8030, &bytes[HEADER_LEN..]);
-    assert_eq!(read, Ok(Some(Message::Grew(fault()))));
+fn a_file_that_grew_and_counts_of_links_are_these_bytes() {
+    for (message, golden) in [
+        (
+            Message::Grew(fault()),
+            "30800d0000000738020102022f700466756c6c",
+        ),
+        (Message::Symlinks((300, 2)), "318003000000ac0202"),
+    ] {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        let number = u16::from_le_bytes([bytes[0], bytes[1]]);
+        let read = Message::decode(number, &bytes[HEADER_LEN..]);
+        assert_eq!(read, Ok(Some(message)));
+    }
 }
 
 #[test]
