@@ -18,6 +18,7 @@ use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
+use crate::units::printable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -37,6 +38,19 @@ pub enum Phase {
 /// Most names that are shown at the same time.
 const NAMES_MAX: usize = 4;
 
+/// Most names that are kept, so that there are some when the oldest files are done.
+const NAMES_KEPT: usize = 64;
+
+/// Bytes of a name that are kept: more than a terminal shows.
+const NAME_MAX: usize = 1 << 10;
+
+/// A small file is shown for at least this long, so that its name can be read. So a million small
+/// files need few names.
+const PASSING: Duration = Duration::from_millis(200);
+
+/// A small file is shown for this long if no other one follows.
+const PASSED: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 pub struct Progress {
     phase: AtomicU8,
@@ -46,7 +60,7 @@ pub struct Progress {
     frames: FrameCounters,
     streams: AtomicU32,
     logins: AtomicU32,
-    names: OrderedMutex<Vec<(u64, String)>, { place::NAMES }>,
+    names: OrderedMutex<ShownNames, { place::NAMES }>,
     waiting: OrderedMutex<Option<Waiting>, { place::WAITING }>,
     waited_ms: AtomicU64,
     former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
@@ -54,6 +68,15 @@ pub struct Progress {
     logged_in: OnceLock<Instant>,
     /// When the first data moved, or was found to need no sending.
     began: OnceLock<Instant>,
+}
+
+/// Printable names of files that are being copied.
+#[derive(Default)]
+struct ShownNames {
+    /// Until each is over, oldest first.
+    open: Vec<(u64, String)>,
+    /// A small file, with the time when it was copied.
+    passing: Option<(Instant, String)>,
 }
 
 /// What a copy waits for.
@@ -475,16 +498,26 @@ impl Progress {
         self.logins.fetch_add(1, Relaxed);
     }
 
-    /// `name` must be printable.
-    pub fn start_name(&self, id: u64, name: String) {
+    /// A file is being copied. `path` is called if there is room for its name.
+    pub fn start_name(&self, id: u64, path: impl FnOnce() -> Vec<u8>) {
         let mut names = self.names.lock();
-        if names.len() < NAMES_MAX {
-            names.push((id, name));
+        if names.open.len() < NAMES_KEPT {
+            names.open.push((id, shown(&path())));
         }
     }
 
     pub fn end_name(&self, id: u64) {
-        self.names.lock().retain(|(other, _)| *other != id);
+        self.names.lock().open.retain(|(other, _)| *other != id);
+    }
+
+    /// A small file is copied at once. `path` is called if there is time to read its name.
+    pub fn pass_name(&self, path: impl FnOnce() -> Vec<u8>) {
+        let now = Instant::now();
+        let mut names = self.names.lock();
+        let last = names.passing.as_ref();
+        if last.is_none_or(|(at, _)| now.duration_since(*at) >= PASSING) {
+            names.passing = Some((now, shown(&path())));
+        }
     }
 
     /// Resets the counters for a session that continues the copy. True if the ended session got
@@ -502,7 +535,7 @@ impl Progress {
             checked_bytes: now.checked_bytes,
         };
         self.session.reset();
-        self.names.lock().clear();
+        *self.names.lock() = ShownNames::default();
         is_further
     }
 
@@ -585,17 +618,27 @@ impl Progress {
             streams: self.streams.load(Relaxed),
             logins_again: self.logins.load(Relaxed).saturating_sub(1),
             codec_chunks: std::array::from_fn(|codec| frames.codec_chunks[codec].load(Relaxed)),
-            names: self
-                .names
-                .lock()
-                .iter()
-                .map(|(_, name)| name.clone())
-                .collect(),
+            names: self.names.lock().shown(Instant::now()),
             copies: None,
             logged_in: self.logged_in.get().copied(),
             began: self.began.get().copied(),
         }
     }
+}
+
+impl ShownNames {
+    fn shown(&self, now: Instant) -> Vec<String> {
+        let passing = self.passing.as_ref();
+        let passing = passing.filter(|(at, _)| now.duration_since(*at) < PASSED);
+        let open = self.open.iter().map(|(_, name)| name);
+        let all = open.chain(passing.map(|(_, name)| name));
+        all.take(NAMES_MAX).cloned().collect()
+    }
+}
+
+/// The end of a path, printable.
+fn shown(path: &[u8]) -> String {
+    printable(&path[path.len().saturating_sub(NAME_MAX)..])
 }
 
 #[cfg(test)]
@@ -643,6 +686,32 @@ mod tests {
             (now.already_bytes, now.wire_bytes),
             (1000, 300 + 50 + 60 + 240)
         );
+    }
+
+    #[test]
+    fn of_many_small_files_few_are_named_and_each_for_a_moment() {
+        let progress = Progress::default();
+        let mut made = 0;
+        for n in 0..100_000 {
+            progress.pass_name(|| {
+                made += 1;
+                format!("tree/{n}").into_bytes()
+            });
+        }
+        assert!(made < 100, "{made}");
+        progress.start_name(7, || b"big\x1b".to_vec());
+        for id in 8..20 {
+            progress.start_name(id, || vec![b'x'; 1 << 18]);
+        }
+        let names = progress.snapshot().names;
+        assert_eq!((names.len(), &*names[0]), (NAMES_MAX, "big\\x1b"));
+        assert_eq!(names[1].len(), NAME_MAX);
+        (7..20).for_each(|id| progress.end_name(id));
+        let names = progress.names.lock();
+        let now = Instant::now();
+        assert!(names.shown(now + 2 * PASSED).is_empty());
+        let (at, name) = names.passing.as_ref().unwrap();
+        assert_eq!(names.shown(*at), [name.as_str()]);
     }
 
     #[test]

@@ -41,6 +41,16 @@ impl EntrySlot {
         }
     }
 
+    /// The path below the destination of an entry that has this name at the source.
+    pub fn path_in_copy(&self, name: &Name) -> Vec<u8> {
+        let (_, mut path) = self.dir.below();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        path
+    }
+
     /// The error for a failed call on this name.
     pub(super) fn error(&self, what: &str, cause: impl Into<io::Error>) -> Error {
         Error::io(Kind::Write, Side::Dest, self.path(), what, cause)

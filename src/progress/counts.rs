@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{NAMES_MAX, Progress};
+use super::{NAMES_MAX, Progress, ShownNames};
 use crate::outcome::Counts;
 
 /// A bound on reported counts, 9 PB. No honest count reaches it, and the sum over all sessions
@@ -74,8 +74,11 @@ impl Progress {
 
     /// Sets the names of files that the other process is copying. Each must be printable.
     pub fn set_names(&self, names: impl Iterator<Item = String>) {
-        let names = (0..).zip(names.take(NAMES_MAX)).collect();
-        *self.names.lock() = names;
+        let open = (0..).zip(names.take(NAMES_MAX)).collect();
+        *self.names.lock() = ShownNames {
+            open,
+            passing: None,
+        };
     }
 }
 

@@ -1,6 +1,7 @@
 //! A file that a walk found: its status at that time, and a way to open it again by handle. Opening
 //! fails if another file has taken its place since.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -58,6 +59,20 @@ impl FoundFile {
         } else {
             self.dir.path().join(&self.name)
         }
+    }
+
+    /// The path from the name of its root on, which tells the files of one copy apart.
+    pub fn path_in_copy(&self) -> Vec<u8> {
+        let name = self.name.as_bytes();
+        if self.entry.parent == NO_PARENT {
+            return name.to_vec();
+        }
+        let (root, way) = self.dir.below();
+        let root = root.path();
+        let root = root.file_name().map_or(&b""[..], OsStr::as_encoded_bytes);
+        let parts = [root, &way, name].into_iter();
+        let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+        parts.join(&b'/')
     }
 
     /// Makes the mode of a file that which a copy without access control lists has. Without `-a` the
@@ -246,6 +261,19 @@ pub fn mark_young(entry: &mut Entry) {
 mod tests {
     use super::*;
     use std::time::UNIX_EPOCH;
+
+    #[test]
+    fn a_file_is_shown_with_its_path_from_the_name_of_the_root_on() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("tree/sub")).unwrap();
+        for name in ["tree/top", "tree/sub/file"] {
+            std::fs::write(temp.path().join(name), "x").unwrap();
+        }
+        let files = trees::files(&temp.path().join("tree"));
+        let paths = files.iter().filter(|found| found.entry.size == 1);
+        let paths: Vec<_> = paths.map(FoundFile::path_in_copy).collect();
+        assert_eq!(paths, [&b"tree/sub/file"[..], b"tree/top"]);
+    }
 
     #[test]
     fn a_file_is_young_for_as_long_as_coarse_times_may_hide_a_write() {

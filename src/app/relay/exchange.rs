@@ -379,13 +379,19 @@ impl<'a> Exchange<'a> {
         let progress = &self.client.progress;
         progress.follow(&mut self.heard.borrow_mut(), &account.counts);
         let names = account.names.drain(..);
-        progress.set_names(names.map(|name| harmless(&name).chars().take(TEXT_MAX).collect()));
+        progress.set_names(names.map(|name| end_of(&harmless(&name))));
         account.cause = account.cause.chars().take(TEXT_MAX).collect();
         if account.is_flushing {
             progress.set_phase(Phase::Flushing);
         }
         self.account.send_replace(account);
     }
+}
+
+/// The end of a path, with the name of the file.
+fn end_of(path: &str) -> String {
+    let all = path.chars().count();
+    path.chars().skip(all.saturating_sub(TEXT_MAX)).collect()
 }
 
 /// The fault without its text and path.

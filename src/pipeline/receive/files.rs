@@ -55,10 +55,14 @@ impl Files {
     /// Accepts the chunks of a file from now on. Returns its number.
     pub(super) fn insert(&self, file: OpenFile) -> EntryId {
         let id = file.entry.id;
-        let name = printable(file.entry.name.as_bytes());
         let file = Arc::new(file);
         if self.entries.table().open(file.clone()) {
-            self.context().progress.start_name(id, name);
+            let name = &file.entry.name;
+            let path = || match file.slot() {
+                Some(slot) => slot.path_in_copy(name),
+                None => name.as_bytes().to_vec(),
+            };
+            self.context().progress.start_name(id, path);
         } else {
             // The sender has reported in the meantime that the entry failed.
             self.discard(&file);

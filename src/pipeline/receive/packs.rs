@@ -155,6 +155,9 @@ impl PackPlacer {
             Location::LeftOut => return self.entries.stays(entry.id, entry.parent),
             Location::Refused => return,
         };
+        self.context()
+            .progress
+            .pass_name(|| slot.path_in_copy(&entry.name));
         let placed = self.entries.check_name(entry, &slot);
         // A sender that writes a list of digests has not asked. An entry with a place has a path.
         let place = (&slot, &path.unwrap_or_default());

@@ -24,7 +24,6 @@ use crate::digest::{Added, Digest, NONE, Tree};
 use crate::manifest::{EntryId, Name};
 use crate::pipe::Stop;
 use crate::pipeline::context::Context;
-use crate::units::printable;
 use crate::wire::message::{
     ALL_RANGES_MAX, Ack, Busy, ByteRange, Fault, Message, Missing, RANGES_MAX, Want, WantKind,
 };
@@ -275,8 +274,9 @@ impl SendControl {
                 return Err(UnexpectedMessage("more ranges than allowed"));
             }
             self.context.progress.add_resumed(file.coverage.had());
-            let name = printable(file.found.name.as_bytes());
-            self.context.progress.start_name(want.entry, name);
+            self.context
+                .progress
+                .start_name(want.entry, || file.found.path_in_copy());
         }
         Ok(())
     }

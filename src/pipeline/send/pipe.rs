@@ -20,7 +20,6 @@ use crate::pipeline::shutdown::PipeFinished;
 use crate::pipeline::worker_time::Activity;
 use crate::source::{PipeInput, PipeLimits, PipeOrigin};
 use crate::transport::frames::{Frame, SealedChunk};
-use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
 impl Sender {
@@ -40,8 +39,7 @@ impl Sender {
                 .fail_pipe(pipe, begun_before(Side::Source).at(&pipe.path));
             return Ok(());
         }
-        let name = printable(path);
-        self.context.progress.start_name(id, name);
+        self.context.progress.start_name(id, || path.to_vec());
         let tell = self.context.tell.clone();
         let on_line = move |line: &[u8]| tell(&String::from_utf8_lossy(line));
         let opened = origin.open(self.limits(), &pipe.stop, on_line);

@@ -22,7 +22,6 @@ use crate::manifest::{ANEW, Entry, Extension};
 use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::{Activity, WorkerClock};
 use crate::source::{self, Changes, FoundFile, SourceFile, ToPack, Unpacked};
-use crate::units::printable;
 use crate::wire::message::{EntryEnd, Message};
 
 /// Reads the sources of plans.
@@ -415,7 +414,7 @@ impl SendReader {
         };
         self.context
             .progress
-            .start_name(id, printable(file.found.name.as_bytes()));
+            .start_name(id, || file.found.path_in_copy());
         self.scheduler.reopened(id, Arc::new(file));
     }
 
@@ -458,9 +457,10 @@ impl SendReader {
 
     pub(super) fn begins_pack(&self, first: Option<&PackMember>) {
         if let Some(first) = first {
+            let found = &first.found;
             self.context
                 .progress
-                .start_name(first.found.entry.id, printable(first.found.name.as_bytes()));
+                .start_name(found.entry.id, || found.path_in_copy());
         }
     }
 
