@@ -9,10 +9,10 @@ mod counts;
 pub mod in_turn;
 pub mod together;
 
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
@@ -54,6 +54,8 @@ const PASSED: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub struct Progress {
     phase: AtomicU8,
+    /// The copy is over and not complete.
+    has_failed: AtomicBool,
     /// Set when the scan has ended.
     totals: OrderedMutex<Option<Totals>, { place::TOTALS }>,
     session: SessionCounters,
@@ -63,6 +65,8 @@ pub struct Progress {
     names: OrderedMutex<ShownNames, { place::NAMES }>,
     waiting: OrderedMutex<Option<Waiting>, { place::WAITING }>,
     waited_ms: AtomicU64,
+    /// The time of the next login, in milliseconds since 1970; 0 before the first failure.
+    next_login_ms: AtomicU64,
     former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
     /// When a far end first said hello.
     logged_in: OnceLock<Instant>,
@@ -160,10 +164,37 @@ struct Former {
     checked_bytes: u64,
 }
 
+/// With several copies: the ones that a snapshot is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// To several destinations at the same time. The other figures are those of `dests[shown]`.
+    Together {
+        dests: Vec<DestProgress>,
+        shown: usize,
+    },
+    /// From several hosts. The other figures are those of the copy after `over` finished ones.
+    InTurn { over: usize, all: usize },
+}
+
+/// The copy to one of several destinations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DestProgress {
+    /// Printable.
+    pub name: Arc<str>,
+    pub phase: Phase,
+    pub has_failed: bool,
+    pub totals: Option<Totals>,
+    pub done_bytes: u64,
+    pub moved_bytes: u64,
+    pub files: u64,
+}
+
 /// The values of all counters at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub phase: Phase,
+    /// The copy is over and not complete.
+    pub has_failed: bool,
     pub totals: Option<Totals>,
     pub scanned_files: u64,
     pub scanned_bytes: u64,
@@ -219,8 +250,9 @@ pub struct Snapshot {
     pub waiting: Option<Waiting>,
     /// Time spent in that phase until now, but for the current wait.
     pub waited: Duration,
-    /// With several destinations: the number of finished copies and of all copies.
-    pub copies: Option<(usize, usize)>,
+    /// The time of the next login, or of the last one, after a login has failed.
+    pub next_login: Option<SystemTime>,
+    pub copies: Option<Copies>,
     /// When a far end first sent its hello.
     pub logged_in: Option<Instant>,
     /// When the first data moved, or was found to be already there.
@@ -231,6 +263,12 @@ impl Snapshot {
     /// Content in place, each byte counted once.
     pub fn placed_bytes(&self) -> u64 {
         self.done_bytes.saturating_sub(self.again_bytes)
+    }
+
+    /// Files that are over: copied, left as they are, or compared in a dry run.
+    pub fn done_files(&self) -> u64 {
+        let others = self.staying.saturating_add(self.would_send_files);
+        self.files.saturating_add(others)
     }
 }
 
@@ -270,6 +308,19 @@ impl SessionCounters {
 impl Progress {
     pub fn set_phase(&self, phase: Phase) {
         self.phase.store(phase as u8, Relaxed);
+    }
+
+    /// The copy is over.
+    pub fn end(&self, is_complete: bool) {
+        self.has_failed.store(!is_complete, Relaxed);
+        self.set_phase(Phase::Done);
+    }
+
+    /// A login has failed, or its connection was lost. The next one begins after `wait`.
+    pub fn set_next_login(&self, wait: Duration) {
+        let at = SystemTime::now() + wait;
+        let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.next_login_ms.store(at.as_millis() as u64, Relaxed);
     }
 
     /// The copy waits for what this line says, until then if that is known.
@@ -582,10 +633,16 @@ impl Progress {
         let (session, frames) = (&self.session, &self.frames);
         let phase = PHASES[usize::from(self.phase.load(Relaxed)).min(PHASES.len() - 1)];
         let waiting = self.waiting.lock().clone();
+        let next_login = match self.next_login_ms.load(Relaxed) {
+            0 => None,
+            ms => Some(UNIX_EPOCH + Duration::from_millis(ms)),
+        };
         Snapshot {
             phase,
+            has_failed: self.has_failed.load(Relaxed),
             waiting: waiting.filter(|_| phase == Phase::Waiting),
             waited: Duration::from_millis(self.waited_ms.load(Relaxed)),
+            next_login,
             totals: *self.totals.lock(),
             scanned_files: session.scanned_files.load(Relaxed),
             scanned_bytes: session.scanned_bytes.load(Relaxed),

@@ -9,7 +9,7 @@ use crate::app::{list_check, local, retries};
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::NotKept;
 use crate::pipeline::digest_list::DigestList;
-use crate::progress::{Phase, Progress};
+use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
@@ -40,11 +40,12 @@ pub fn over(
     mut copied: Result<String>,
     started: Instant,
 ) -> Outcome {
-    client.progress.set_phase(Phase::Done);
     if let Some(error) = copied.as_mut().err() {
         error.message += &kept(error.kind, request, client);
     }
-    outcome(request, client, copied, started)
+    let outcome = outcome(request, client, copied, started);
+    client.progress.end(outcome.exit_code() == 0);
+    outcome
 }
 
 /// The outcome, from `client` and from `copied`: the route, or why the copy ended early.

@@ -159,6 +159,7 @@ pub async fn repeat(
             client.reporter.detail(&outage.detail(wait, &retries));
         }
         client.progress.set_phase(Phase::Reconnecting);
+        client.progress.set_next_login(wait);
         pause(wait, client).await?;
         // A shared ssh connection is fast if it works, but may be as dead as the lost one. So it
         // is used only for the first login after a loss.
@@ -198,6 +199,9 @@ async fn first_again(
         true => client.reporter.notice(&format!("fastcp: {line}")),
         false => client.reporter.detail(&line),
     }
+    // It may have been lost after its login.
+    client.progress.set_phase(Phase::Connecting);
+    client.progress.set_next_login(wait);
     pause(wait, client).await
 }
 

@@ -44,7 +44,7 @@ use crate::progress::Progress;
 use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
-use crate::session::{Operand, Outcome, Request, server};
+use crate::session::{Operand, Outcome, Request, login_turns, server};
 use crate::ui::{Copied, EndHosts, Screen, stdout};
 use crate::units::printable;
 use crate::wire::greeting;
@@ -265,7 +265,8 @@ fn copy_to_all(order: Order) -> i32 {
     }
     let names = fan_out::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
-    let together = Together(progress.clone());
+    let named = names.iter().cloned().zip(progress.clone());
+    let together = Together::new(named, login_turns::may_ask(&order.request));
     let screen = Screen::open(order.output, EndHosts::default(), move || {
         together.snapshot()
     });

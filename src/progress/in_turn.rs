@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Phase, Progress, Snapshot};
+use super::{Copies, Phase, Progress, Snapshot};
 
 pub struct InTurn(pub Vec<Arc<Progress>>);
 
@@ -19,7 +19,7 @@ impl InTurn {
         let moved_bytes = snapshots.iter().map(|one| one.moved_bytes).sum();
         let running = snapshots.iter().position(|one| !is_over(one));
         Snapshot {
-            copies: Some((over, all)),
+            copies: Some(Copies::InTurn { over, all }),
             moved_bytes,
             ..snapshots.swap_remove(running.unwrap_or(all - 1))
         }
@@ -85,11 +85,12 @@ mod tests {
             let now = in_turn.snapshot();
             (now.done_bytes, now.copies)
         };
-        assert_eq!(shown(), (30, Some((0, 3))));
-        all[0].set_phase(Phase::Done);
-        assert_eq!(shown(), (10, Some((1, 3))));
-        all.iter().for_each(|one| one.set_phase(Phase::Done));
-        assert_eq!(shown(), (20, Some((3, 3))));
+        let after = |over| Some(Copies::InTurn { over, all: 3 });
+        assert_eq!(shown(), (30, after(0)));
+        all[0].end(true);
+        assert_eq!(shown(), (10, after(1)));
+        all.iter().for_each(|one| one.end(true));
+        assert_eq!(shown(), (20, after(3)));
         let mut sum = all[0].snapshot();
         all[1..].iter().for_each(|one| sum.add(&one.snapshot()));
         assert_eq!(sum.done_bytes, 60);

@@ -23,11 +23,15 @@ pub struct LoginTurns {
     all: u64,
 }
 
+/// True if ssh may ask the user for a password or the like.
+pub fn may_ask(request: &Request) -> bool {
+    request.rsh == Rsh::Ssh && !request.ssh.batch && this_host::has_terminal()
+}
+
 impl LoginTurns {
     pub fn new(hosts: usize, request: &Request) -> LoginTurns {
-        let may_ask = request.rsh == Rsh::Ssh && !request.ssh.batch && this_host::has_terminal();
         LoginTurns {
-            turns: Semaphore::new(if may_ask { 1 } else { AT_ONCE }),
+            turns: Semaphore::new(if may_ask(request) { 1 } else { AT_ONCE }),
             over: watch::Sender::new(0),
             all: u64::MAX >> (u64::BITS as usize - hosts.clamp(1, 64)),
         }

@@ -35,7 +35,7 @@ use error_counts::ErrorCounts;
 pub use errors::EndHosts;
 use errors::{host, sentence};
 use parking_lot::Mutex;
-use rate::Throughput;
+use rate::{CopyRates, RateMeter};
 pub use several::Copied;
 use steady::Steady;
 pub use tell::Output;
@@ -79,8 +79,28 @@ const FAILURES_WAITING_MAX: usize = 20;
 /// Lines that are kept to detect an error that repeats them. An error quotes fewer lines.
 const SHOWN_MAX: usize = 20;
 
-/// Reads the counters of the copy.
-type SnapshotSource = Box<dyn Fn() -> Snapshot + Send>;
+/// The progress of the copy, with its rates.
+struct Figures {
+    reading: Box<dyn Fn() -> Snapshot + Send>,
+    meter: RateMeter,
+    hosts: EndHosts,
+}
+
+impl Figures {
+    /// Reads the counters, also for the rates.
+    fn read(&mut self) -> (Snapshot, CopyRates) {
+        let (now, snapshot) = (Instant::now(), (self.reading)());
+        self.meter.note(now, &snapshot);
+        let rates = self.meter.rates(now, &snapshot);
+        (snapshot, rates)
+    }
+
+    /// The progress in one line.
+    fn status(&mut self) -> String {
+        let (snapshot, rates) = self.read();
+        status::line(&snapshot, &rates, &self.hosts)
+    }
+}
 
 /// The output on stderr while a session runs. Open it before the session, pass its reporter to
 /// the session, and finish it afterwards.
@@ -148,7 +168,6 @@ impl Screen {
         hosts: EndHosts,
         reading: impl Fn() -> Snapshot + Send + 'static,
     ) -> Screen {
-        let reading: SnapshotSource = Box::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
         let changes = output.changes.then(|| {
@@ -157,11 +176,15 @@ impl Screen {
                 check: output.check,
             })
         });
-        let writer = std::thread::spawn(move || match terminal.filter(|_| !output.quiet) {
-            Some(terminal) if terminal.can_redraw && !output.plain => {
-                draw(&lines, &terminal, &reading)
-            }
-            _ => pass_on(&lines, &reading),
+        let figures = Figures {
+            reading: Box::new(reading),
+            meter: RateMeter::default(),
+            hosts: hosts.clone(),
+        };
+        let may_draw = !output.quiet && !output.plain;
+        let writer = std::thread::spawn(move || match terminal {
+            Some(terminal) if terminal.can_redraw && may_draw => draw(&lines, &terminal, figures),
+            _ => pass_on(&lines, figures),
         });
         Screen {
             teller: Teller {
@@ -428,29 +451,34 @@ fn copied(entry: &ItemizedEntry) -> String {
 }
 
 /// Writes each line when it arrives.
-fn pass_on(lines: &Receiver<ScreenMessage>, reading: &SnapshotSource) {
-    let mut rate = Throughput::default();
+fn pass_on(lines: &Receiver<ScreenMessage>, mut figures: Figures) {
+    let mut look = Instant::now() + QUIET_TICK;
     loop {
-        let message = lines.recv_timeout(QUIET_TICK);
-        rate.note(Instant::now(), reading().moved_bytes);
+        let message = lines.recv_timeout(look.saturating_duration_since(Instant::now()));
         let line = match message {
-            Ok(ScreenMessage::Line { text, .. }) => text,
-            Ok(ScreenMessage::Status) => status::line(&reading(), rate.per_s()),
+            Ok(ScreenMessage::Line { text, .. }) => Some(text),
+            Ok(ScreenMessage::Status) => Some(figures.status()),
             Ok(ScreenMessage::Hold(hold)) => {
                 hold.wait();
-                continue;
+                None
             }
-            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Timeout) => None,
             Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => return,
         };
-        write(&(line + "\n"));
+        if let Some(line) = line {
+            write(&(line + "\n"));
+        }
+        let now = Instant::now();
+        if look <= now {
+            figures.read();
+            look = now + QUIET_TICK;
+        }
     }
 }
 
 /// Draws ten times a second, but not during a resize. Writes other lines above the bars.
-fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &SnapshotSource) {
+fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, mut figures: Figures) {
     let mut bars = Bars::new(terminal.glyphs);
-    let mut rate = Throughput::default();
     let mut steady = Steady::new(terminal.size());
     let mut above = String::new();
     let mut next = Instant::now() + TICK;
@@ -470,7 +498,7 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &Snapshot
             Ok(message @ (ScreenMessage::Line { .. } | ScreenMessage::Status)) => {
                 let line = match message {
                     ScreenMessage::Line { text, .. } => text,
-                    _ => status::line(&reading(), rate.per_s()),
+                    _ => figures.status(),
                 };
                 above.push_str(&line);
                 above.push('\n');
@@ -484,10 +512,8 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &Snapshot
             Err(RecvTimeoutError::Timeout) => false,
             Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => true,
         };
-        let now = Instant::now();
-        next = now + TICK;
-        let snapshot = reading();
-        rate.note(now, snapshot.moved_bytes);
+        next = Instant::now() + TICK;
+        let (snapshot, rates) = figures.read();
         let mut size = terminal.size();
         while !steady.note(Instant::now(), size) {
             if !is_last && hold.is_none() {
@@ -499,7 +525,7 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, reading: &Snapshot
         let shown = if is_last || hold.is_some() {
             Vec::new()
         } else {
-            view::lines(&snapshot, rate.per_s(), terminal.glyphs, size.columns)
+            view::lines(&snapshot, &rates, terminal.glyphs, size)
         };
         is_drawn = !shown.is_empty();
         if terminal.is_foreground() {

@@ -16,6 +16,7 @@ mod cli {
     mod output;
     mod password;
     mod probe;
+    mod progress;
     mod signals;
     mod terminal;
 }

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::procs::{self, until};
+use crate::support::pty::{Screen, Terminal};
 use crate::support::slow::{held_back, let_go};
 use crate::support::*;
 
@@ -24,6 +25,7 @@ ways! { push =>
 }
 
 ways! { local_push =>
+    a_terminal_shows_each_destination_and_its_end,
     several_hosts_cost_one_reading_and_one_compression,
     small_files_are_read_and_compressed_once_too,
     a_host_that_stands_still_holds_nobody,
@@ -135,6 +137,38 @@ fn a_host_that_cannot_be_reached_holds_nobody(case: &Case) {
     case.src.file("a", noise(1, 3 * MIB));
     let run = to_all(case, &["--summary"], "a").args(["--also", "closed:a"]);
     run.run().exits(3).says("closed: ").says("(exit 3)");
+    assert_all(case, "a");
+}
+
+fn a_terminal_shows_each_destination_and_its_end(case: &Case) {
+    case.src.file("a", noise(1, 4 * MIB));
+    let terminal = Terminal::open(80, 24);
+    let run = to_all(case, &[&held_back(case, "300K")], "a");
+    let run = run.args(["--also", &on(case, "none", "no/such/directory/")]);
+    let run = run.env("TERM", "xterm");
+    let run = run.start_on(terminal.output(), terminal.slave());
+    let is_shown = |text: &[String]| {
+        let has = |part: &str| text.iter().any(|line| line.contains(part));
+        let copies = |host: &str| {
+            let line = text
+                .iter()
+                .find(|line| line.starts_with(&format!("  {host} ")));
+            line.is_some_and(|line| line.contains("%  ") && line.contains("/s  "))
+        };
+        let failed = |line: &String| line.starts_with("  none ") && line.ends_with("failed");
+        has(", the slowest of 4 destinations; 1 failed")
+            && HOSTS.iter().all(|host| copies(host))
+            && text.iter().any(failed)
+    };
+    until("each has a line", || {
+        let mut screen = Screen::new(80);
+        screen.draw(&run.stdout.so_far());
+        (is_shown(&screen.text()) && !screen.wrapped).then_some(())
+    });
+    let_go(case);
+    let done = run.wait();
+    done.fails();
+    assert!(done.stdout_text().contains("none: fastcp: "), "{done}");
     assert_all(case, "a");
 }
 
