@@ -24,8 +24,8 @@ use super::mirror_args::MirrorArgs;
 use super::rule_args::{CHOOSING, RuleArgs};
 use super::schedule_args::ScheduleArgs;
 use super::values::{
-    RateArgument, address, age, compress, congestion, idle, kbit, memory, ports, rate, retry_for,
-    route, rsh, timeout, user,
+    RateArgument, address, age, compress, congestion, idle, interval, kbit, memory, ports, rate,
+    retry_for, route, rsh, timeout, user,
 };
 
 const USAGE: &str = "fastcp [OPTIONS] SOURCE... DEST";
@@ -333,6 +333,10 @@ pub(super) struct Args {
     /// Print the summary even if stderr is not a terminal
     #[arg(long, help_heading = OUTPUT)]
     pub summary: bool,
+    /// Print a line of progress each TIME [10s]
+    #[arg(long, value_name = "TIME", help_heading = OUTPUT, num_args = 0..=1,
+          require_equals = true, default_missing_value = "10s", value_parser = interval)]
+    pub progress: Option<Duration>,
     /// Print the result as a line of JSON on stdout
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,

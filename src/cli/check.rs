@@ -149,6 +149,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         verbose: args.verbose > 0,
         names_files: args.names_files(),
         summary: args.summary || args.dry_run,
+        progress: args.progress,
         plain: is_at_terminal(&sources, &dest)
             || args.lists_changes() && std::io::stdout().is_terminal(),
         json: args.json,

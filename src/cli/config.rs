@@ -94,7 +94,7 @@ const NO_ENCRYPT: &str = "--no-encrypt";
 const FROM_HERE: &str = "options from the configuration";
 
 /// Options, by clap's names, of which the later one counts.
-const OPPOSITES: [(&str, &str); 1] = [("quiet", "verbose")];
+const OPPOSITES: [(&str, &str); 2] = [("quiet", "verbose"), ("quiet", "progress")];
 
 /// One option as it would be typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -867,6 +867,16 @@ mod tests {
                 "--bwlimit=1M --whole-file --no-times --live --wait",
             ),
             ("-q", "-v", "--bwlimit=1M --whole-file --no-times --live"),
+            (
+                "-q --progress=1min",
+                "",
+                "--bwlimit=1M --whole-file --no-times --live --progress=1min",
+            ),
+            (
+                "-q",
+                "--progress",
+                "--bwlimit=1M --whole-file --no-times --live",
+            ),
             (
                 "-v -q",
                 "-vv",

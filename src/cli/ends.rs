@@ -132,6 +132,8 @@ fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
         format!("--sudo={word}")
     } else if args.follow_ms.is_some() && values::idle(word).is_ok() {
         format!("--follow={word}")
+    } else if args.progress.is_some() && values::interval(word).is_ok() {
+        format!("--progress={word}")
     } else {
         return Ok(());
     };
@@ -248,6 +250,7 @@ mod tests {
             ("--sudo carol a h:", "did you mean --sudo=carol?"),
             ("--follow 30s a h:", "did you mean --follow=30s?"),
             ("--follow 30s h:a .", "did you mean --follow=30s?"),
+            ("--progress 30s a h:", "did you mean --progress=30s?"),
         ] {
             let message = shown(&words.split(' ').collect::<Vec<_>>());
             assert!(message.contains(told), "{words}: {message}");

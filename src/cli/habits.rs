@@ -10,7 +10,7 @@ use crate::units::printable;
 
 const ALL_FILES: &str = "--exclude, --include and --filter choose files by their names";
 const PROGRESS: &str =
-    "progress is shown if stderr is a terminal; --summary prints the result in any case";
+    "a bar is drawn if stderr is a terminal; --progress prints lines, and --summary the result";
 const RESUMES: &str = "run the same command again: it resumes an interrupted copy";
 const SSH: &str = "ssh is used anyway: -P PORT, -i KEY, -J HOST, -o OPTION and -F FILE are passed to \
                    it, -S PROGRAM replaces it";
@@ -68,10 +68,7 @@ const HABITS: &[(&[&str], &str)] = &[
         &["--no-preserve"],
         "metadata is kept only with -p, -a and the like",
     ),
-    (
-        &["--progress", "--info", "--stats", "--human-readable"],
-        PROGRESS,
-    ),
+    (&["--info", "--stats", "--human-readable"], PROGRESS),
     (&["--debug"], "write -v"),
     (&["--silent"], "write -q"),
     (

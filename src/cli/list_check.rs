@@ -41,6 +41,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         verbose: args.verbose > 0,
         names_files: false,
         summary: true,
+        progress: args.progress,
         plain: std::io::IsTerminal::is_terminal(&std::io::stdout()),
         json: args.json,
         changes: !args.quiet,

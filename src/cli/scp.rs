@@ -363,6 +363,7 @@ impl ScpLine {
             verbose: args.verbose > 0,
             names_files: args.names_files(),
             summary: false,
+            progress: None,
             plain: dest.what != EndKind::Path,
             json: false,
             changes: false,

@@ -202,6 +202,18 @@ pub(super) fn idle(text: &str) -> Result<u64, String> {
     Ok(time.as_millis() as u64)
 }
 
+/// More lines would hide the others.
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
+const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    let time = time(text, "--progress=10s or --progress=1min")?;
+    match (INTERVAL_MIN..=INTERVAL_MAX).contains(&time) {
+        true => Ok(time),
+        false => Err("expected a time from 1s to 1day".to_owned()),
+    }
+}
+
 /// Less memory would not hold a chunk for every connection and worker of even the smallest copy.
 const MEMORY_MIN: u64 = 16 << 20;
 

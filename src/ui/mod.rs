@@ -181,10 +181,11 @@ impl Screen {
             meter: RateMeter::default(),
             hosts: hosts.clone(),
         };
-        let may_draw = !output.quiet && !output.plain;
+        let every = output.progress.filter(|_| !output.quiet);
+        let may_draw = !output.quiet && !output.plain && every.is_none();
         let writer = std::thread::spawn(move || match terminal {
             Some(terminal) if terminal.can_redraw && may_draw => draw(&lines, &terminal, figures),
-            _ => pass_on(&lines, figures),
+            _ => pass_on(&lines, figures, every),
         });
         Screen {
             teller: Teller {
@@ -450,11 +451,13 @@ fn copied(entry: &ItemizedEntry) -> String {
     }
 }
 
-/// Writes each line when it arrives.
-fn pass_on(lines: &Receiver<ScreenMessage>, mut figures: Figures) {
+/// Writes each line when it arrives, and a line of progress `every` so often.
+fn pass_on(lines: &Receiver<ScreenMessage>, mut figures: Figures, every: Option<Duration>) {
     let mut look = Instant::now() + QUIET_TICK;
+    let mut due = every.map(|every| Instant::now() + every);
     loop {
-        let message = lines.recv_timeout(look.saturating_duration_since(Instant::now()));
+        let next = due.map_or(look, |due| due.min(look));
+        let message = lines.recv_timeout(next.saturating_duration_since(Instant::now()));
         let line = match message {
             Ok(ScreenMessage::Line { text, .. }) => Some(text),
             Ok(ScreenMessage::Status) => Some(figures.status()),
@@ -469,6 +472,15 @@ fn pass_on(lines: &Receiver<ScreenMessage>, mut figures: Figures) {
             write(&(line + "\n"));
         }
         let now = Instant::now();
+        if let (Some(at), Some(every)) = (due, every)
+            && at <= now
+        {
+            write(&(figures.status() + "\n"));
+            // After a stop (Ctrl-Z), a question or a wait for the reader, no line is made up for.
+            due = Some(at + every)
+                .filter(|next| *next > now)
+                .or(Some(now + every));
+        }
         if look <= now {
             figures.read();
             look = now + QUIET_TICK;

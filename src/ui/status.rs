@@ -1,4 +1,4 @@
-//! The progress in one line, shown on SIGUSR1.
+//! The progress in one line: for SIGUSR1 and `--progress`.
 
 use crate::progress::{Copies, Phase, Snapshot};
 use crate::units::size;

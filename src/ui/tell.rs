@@ -1,15 +1,19 @@
-//! How much the user reads about a finished copy: options, and levels of verbosity.
+//! How much the user reads about a copy: options, and levels of verbosity.
+
+use std::time::Duration;
 
 /// Options for the amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Errors only; takes precedence over `verbose` and `summary`.
+    /// Errors only; takes precedence over `verbose`, `summary` and `progress`.
     pub quiet: bool,
     pub verbose: bool,
     /// A line for each entry that is copied (`-vv`), unless `changes` has one.
     pub names_files: bool,
     /// Show the summary even if stderr is not a terminal.
     pub summary: bool,
+    /// Print a line of progress at this interval, in place of bars.
+    pub progress: Option<Duration>,
     /// No bars, because the data itself is typed or shown on a terminal.
     pub plain: bool,
     /// Write the summary to stdout as JSON, whatever goes to stderr.
