@@ -98,8 +98,9 @@ struct LostConnection {
 }
 
 impl LossReport {
-    /// Reports a lost connection to the connection set, the user and the dialler.
-    fn lost(&self, connection: LostConnection, line: &str) {
+    /// Reports a lost connection to the connection set, the dialler and, if there is a `line`, the
+    /// user.
+    fn lost(&self, connection: LostConnection, line: Option<&str>) {
         let LostConnection {
             registration,
             fate,
@@ -107,7 +108,7 @@ impl LossReport {
             is_whole,
         } = connection;
         self.connection_set.set_cause(cause.clone());
-        if let Some(reporter) = &self.reporter {
+        if let (Some(reporter), Some(line)) = (&self.reporter, line) {
             reporter.detail(line);
         }
         if let Some(fate) = fate {
@@ -215,7 +216,9 @@ async fn send_frames(
         cause,
         is_whole: true,
     };
-    report.lost(lost, &line);
+    // At the end of a copy the receiver closes all of them.
+    let is_news = !sender.scheduler.has_nothing_to_carry();
+    report.lost(lost, is_news.then_some(&line));
 }
 
 /// Opens the gate of the in-band connection while no other connection is sound.
@@ -283,7 +286,7 @@ async fn receive_frames(
         cause,
         is_whole,
     };
-    report.lost(lost, &line);
+    report.lost(lost, Some(&line));
 }
 
 /// Why a connection was ended from outside: it is dead, or its data was refused.
