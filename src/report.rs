@@ -32,6 +32,9 @@ pub trait Reporter: Send + Sync {
     /// The user asked for the progress.
     fn status(&self);
 
+    /// The process was stopped and goes on. The shell has used the terminal.
+    fn continued(&self) {}
+
     /// Removes the progress bars and calls `shown` when all earlier lines are on the terminal.
     /// Nothing is written after that until the returned value is dropped. `shown` is dropped
     /// uncalled if the screen is closed or takes no more lines.

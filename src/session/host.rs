@@ -281,7 +281,16 @@ pub fn end_on_panic(shutdown: Arc<Shutdown>) {
 }
 
 /// Shows the progress on SIGUSR1, like dd, unless the signal was ignored when this process started.
+/// Reports the end of a stop (Ctrl-Z).
 pub fn tell_on_signal(reporter: Arc<dyn Reporter>) {
+    if let Ok(mut signals) = signal(SignalKind::from_raw(Signal::SIGCONT as i32)) {
+        let reporter = reporter.clone();
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                reporter.continued();
+            }
+        });
+    }
     let kind = SignalKind::user_defined1();
     if is_ignored(kind.as_raw_value()) {
         return;

@@ -57,9 +57,9 @@ const QUIET_TICK: Duration = Duration::from_secs(1);
 /// Interval between redraws.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A wake-up this much later than requested means that the process was stopped (Ctrl-Z) and that
-/// the shell has written to the terminal.
-const STOPPED: Duration = Duration::from_millis(500);
+/// A wake-up this much later than requested may mean that the process was stopped (Ctrl-Z), or that
+/// the machine is busy.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Lines that may wait for a terminal that accepts none (Ctrl-S, a full pipe). Further lines are
 /// only counted.
@@ -121,6 +121,8 @@ enum ScreenMessage {
     Hold(ScreenHold),
     /// Show the current progress.
     Status,
+    /// The process was stopped, and the shell has written to the terminal.
+    Continued,
     End,
 }
 
@@ -429,6 +431,11 @@ impl Reporter for Teller {
         self.tell(Some(ScreenMessage::Status));
     }
 
+    fn continued(&self) {
+        // A reader that takes no lines sees no bar either.
+        let _ = self.lines.try_send(ScreenMessage::Continued);
+    }
+
     fn hold(&self, shown: Box<dyn FnOnce() + Send>) -> Box<dyn Send> {
         let (until, answered) = mpsc::channel::<()>();
         self.tell(Some(ScreenMessage::Hold(ScreenHold { shown, answered })));
@@ -465,7 +472,7 @@ fn pass_on(lines: &Receiver<ScreenMessage>, mut figures: Figures, every: Option<
                 hold.wait();
                 None
             }
-            Err(RecvTimeoutError::Timeout) => None,
+            Ok(ScreenMessage::Continued) | Err(RecvTimeoutError::Timeout) => None,
             Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => return,
         };
         if let Some(line) = line {
@@ -494,11 +501,28 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, mut figures: Figur
     let mut steady = Steady::new(terminal.size());
     let mut above = String::new();
     let mut next = Instant::now() + TICK;
-    let mut is_drawn = false;
+    let (mut is_drawn, mut has_waited) = (false, false);
     'ticks: loop {
         let asleep = Instant::now();
         let message = lines.recv_timeout(next.saturating_duration_since(asleep));
-        if asleep.elapsed() >= TICK + STOPPED {
+        let is_late = asleep.elapsed() >= TICK + LATE;
+        let was_stopped = match &message {
+            // The message about a stop may be on its way.
+            Err(RecvTimeoutError::Timeout) if is_late && !has_waited => {
+                has_waited = true;
+                next = Instant::now() + TICK;
+                continue;
+            }
+            Ok(ScreenMessage::End) if is_late => {
+                matches!(lines.recv_timeout(TICK), Ok(ScreenMessage::Continued))
+            }
+            Ok(ScreenMessage::Continued) => true,
+            Ok(_) => is_late,
+            Err(_) => false,
+        };
+        has_waited = false;
+        if was_stopped {
+            // The cursor is no longer where the bars end.
             bars = Bars::new(terminal.glyphs);
         }
         let mut hold = None;
@@ -521,7 +545,7 @@ fn draw(lines: &Receiver<ScreenMessage>, terminal: &Terminal, mut figures: Figur
                 }
                 false
             }
-            Err(RecvTimeoutError::Timeout) => false,
+            Ok(ScreenMessage::Continued) | Err(RecvTimeoutError::Timeout) => false,
             Ok(ScreenMessage::End) | Err(RecvTimeoutError::Disconnected) => true,
         };
         next = Instant::now() + TICK;
