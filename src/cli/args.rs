@@ -38,7 +38,7 @@ it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 const AFTER: &str = "\
 Topics: scp rsync destination archive mirror dry-run check choosing pipes
 devices many-hosts backups snapshots database-moves routes tuning resume
-exit-codes install config confined-keys security developing
+exit-codes install config confined-keys security changelog developing
 
 Accepted without effect: -C -O -R -s -T -D -X
 
@@ -365,6 +365,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHELL", help_heading = OUTPUT, hide_possible_values = true,
           value_parser = completions::shell)]
     pub completions: Option<Shell>,
+    /// Print the licenses of the libraries in fastcp
+    #[arg(long, help_heading = OUTPUT)]
+    pub licenses: bool,
     /// Print help; --help all, --help TOPIC: more
     #[arg(long, short = 'h', action = ArgAction::Help, help_heading = OUTPUT)]
     pub help: Option<bool>,

@@ -49,6 +49,7 @@ const TYPED_ONLY: &[&str] = &[
     "files-from",
     "from-command",
     "help",
+    "licenses",
     "man",
     "map",
     "no-config",

@@ -56,6 +56,9 @@ use exit::{ScpExit, code_of, refuse};
 use help::PageRequest;
 use scp::{ScpLine, ScpStep};
 
+/// The libraries in the program, their licenses and copyright notices, as `.ci/licenses` wrote them.
+const LICENSES: &str = include_str!("../licenses.txt");
+
 /// Executes the command line; returns the exit code.
 pub fn main() -> i32 {
     if let Some(code) = ssh::ask::asked() {
@@ -95,6 +98,9 @@ pub fn main() -> i32 {
     }
     if args.man {
         return code_of(0, stdout::show(&man::command(Args::command())));
+    }
+    if args.licenses {
+        return code_of(0, stdout::show(LICENSES));
     }
     if let Some(shell) = args.completions {
         let script = completions::script(shell, Args::command());

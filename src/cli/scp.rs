@@ -37,10 +37,11 @@ usage: scp [-346ABCOpqRrsTv] [-c cipher] [-D sftp_server_path] [-F ssh_config]
 
 /// Long options that copy nothing. A program under the name scp has them too: fastcp starts itself
 /// on the far host under the name that it finds there.
-const COPY_NOTHING: [&[u8]; 10] = [
+const COPY_NOTHING: [&[u8]; 11] = [
     b"--help",
     b"--man",
     b"--completions",
+    b"--licenses",
     b"--version",
     b"--remove",
     b"--show-config",

@@ -229,3 +229,31 @@ fn each_shell_accepts_its_completions() {
         .exits(2)
         .says("expected bash, zsh or fish");
 }
+
+#[test]
+fn the_licenses_name_each_library_of_the_program() {
+    let told = fastcp(&["--licenses"]).succeeds().stdout_text();
+    let tree = Command::new(env!("CARGO"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["tree", "--locked", "--offline", "--edges", "normal"])
+        .args(["--prefix", "none"])
+        .output()
+        .expect("run cargo");
+    let errors = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{errors}");
+    let tree = String::from_utf8(tree.stdout).expect("text");
+    let libraries = tree
+        .lines()
+        .filter(|line| !line.starts_with("fastcp ") && !line.contains("(proc-macro)"));
+    let mut count = 0;
+    for library in libraries {
+        let mut words = library.split(' ');
+        let (name, version) = (words.next().expect("a name"), words.next());
+        let version = version.and_then(|it| it.strip_prefix('v'));
+        let label = format!("\n{name} {} (", version.expect("a version"));
+        assert!(told.contains(&label), "{library}: run .ci/licenses");
+        count += 1;
+    }
+    assert!(count > 50, "{count} libraries");
+    assert!(told.contains("Permission is hereby granted, free of charge"));
+}
