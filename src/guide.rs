@@ -36,6 +36,7 @@ pages! {
     config = "config",
     confined_keys = "confined-keys",
     security = "security",
+    changelog = "changelog",
     developing = "developing",
 }
 
