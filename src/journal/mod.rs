@@ -99,19 +99,21 @@ impl JournalPlace {
         JournalPlace { dir, name }
     }
 
-    /// The hash of the roots in the copy that left a journal here, if this user made that copy.
-    pub fn roots(&self, user: &JournalUserKey) -> Option<Hash> {
-        past::last_session(&self.open_own()?, user).map(|(session, _)| session.roots)
+    /// True if this user's copy of roots with one of these hashes left a journal here.
+    pub fn holds_copy_of(&self, roots: &[Hash], user: &JournalUserKey) -> bool {
+        let file = self.open_own();
+        let last = file.and_then(|file| past::last_session(&file, user));
+        last.is_some_and(|(session, _)| roots.contains(&session.roots))
     }
 
-    /// True if this user's copy of these roots left a journal here. That includes a journal without
-    /// any record: a power cut may come before they are on the disk.
-    pub fn is_of(&self, roots: Hash, user: &JournalUserKey) -> bool {
+    /// The same, or true for a journal without any record: a power cut may come before they are on
+    /// the disk.
+    pub fn is_of(&self, roots: &[Hash], user: &JournalUserKey) -> bool {
         let Some(file) = self.open_own() else {
             return false;
         };
         match past::last_session(&file, user) {
-            Some((session, _)) => session.roots == roots,
+            Some((session, _)) => roots.contains(&session.roots),
             None => past::is_blank(&file),
         }
     }

@@ -118,12 +118,18 @@ fn what_one_session_records_the_next_one_reads() {
     assert!(!first.is_useful());
     fill(&first);
     drop(first);
-    assert_eq!(place(temp.path()).roots(&USER), Some([7; 16]));
-    assert_eq!(place(temp.path()).roots(&[6; 32]), None, "of another user");
-    assert!(place(temp.path()).is_of([7; 16], &USER));
-    assert!(!place(temp.path()).is_of([8; 16], &USER), "of other roots");
+    assert!(place(temp.path()).holds_copy_of(&[[8; 16], [7; 16]], &USER));
     assert!(
-        !place(temp.path()).is_of([7; 16], &[6; 32]),
+        !place(temp.path()).holds_copy_of(&[[7; 16]], &[6; 32]),
+        "of another user"
+    );
+    assert!(place(temp.path()).is_of(&[[7; 16]], &USER));
+    assert!(
+        !place(temp.path()).is_of(&[[8; 16]], &USER),
+        "of other roots"
+    );
+    assert!(
+        !place(temp.path()).is_of(&[[7; 16]], &[6; 32]),
         "of another user"
     );
     let second = open(temp.path());

@@ -74,6 +74,7 @@ mod recover {
     mod interrupted;
     mod killed;
     mod left_behind;
+    mod leftovers;
     mod reconnect;
     mod resume;
     mod schedule;

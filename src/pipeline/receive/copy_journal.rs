@@ -11,6 +11,7 @@ use super::report::Report;
 use crate::dest::{self, Directory, JournalName, user_key};
 use crate::dir::Dir;
 use crate::error::Result;
+use crate::journal::record::Hash;
 use crate::journal::{Journal, JournalPlace, Opening, WaitForLock};
 use crate::report::TellUser;
 
@@ -41,17 +42,18 @@ impl CopyJournal {
     }
 
     /// Opens the journal in the first of these places where that is possible. Without one, the copy
-    /// continues.
+    /// continues. `same` are the hashes of the roots of copies that this one resumes.
     pub(super) fn open(
         &self,
         mut places: Vec<JournalPlace>,
+        same: &[Hash],
         opening: &Opening,
         waiting: &WaitForLock,
     ) -> Result<()> {
         // A journal that could not be removed is not made.
         places.retain(|place| !dest::is_append_only(&place.dir));
         // An earlier session may have had to make its journal in another place than the best one.
-        places.sort_by_key(|place| place.roots(&opening.user) != Some(opening.roots));
+        places.sort_by_cached_key(|place| !place.holds_copy_of(same, &opening.user));
         for place in places {
             if let Some(journal) = Journal::open(place, opening, waiting)? {
                 let name = JournalName::reserve(journal.dir(), journal.name());

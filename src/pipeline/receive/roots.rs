@@ -81,11 +81,11 @@ impl DestinationResolver<'_> {
                 return false;
             };
             let place = JournalPlace::new(slot.dir.clone(), [slot.name.as_bytes()].into_iter());
-            let hash = match maps.is_empty() {
-                true => hash_of(std::slice::from_ref(root), maps),
-                false => hash_of(&roots, maps),
+            let hashes = match maps.is_empty() {
+                true => hashes_of(std::slice::from_ref(root), maps),
+                false => hashes_of(&roots, maps),
             };
-            place.is_of(hash, &key)
+            place.is_of(&hashes, &key)
         };
         let mut targets = match &destination.to {
             // No source could be read, as the sender has reported, or the user left all out.
@@ -432,7 +432,10 @@ impl DestinationResolver<'_> {
             None if !context.options.maps.is_empty() => places(&targets[..1], first),
             None => places(targets, first),
         };
-        self.entries.journal.open(places, &opening, &waiting)?;
+        let same = hashes_of(roots, &context.options.maps);
+        self.entries
+            .journal
+            .open(places, &same, &opening, &waiting)?;
         if let Some(began) = self.entries.journal().and_then(Journal::run_began) {
             self.entries.mirror.began_at(began);
         }
@@ -483,6 +486,10 @@ fn places(targets: &[RootTarget], first: &RootTarget) -> Vec<JournalPlace> {
         && let Ok(inside) = dir.child(name)
     {
         places.push(place(&inside));
+        // Another run may have named the existing directory itself, and its content as the source.
+        if targets.len() == 1 {
+            places.push(JournalPlace::new(inside, [&b""[..]].into_iter()));
+        }
     }
     places
 }
@@ -515,6 +522,20 @@ fn hash_of(roots: &[Root], maps: &[Mapping]) -> Hash {
     let places = maps.iter().map(|map| map.to.clone());
     let parts: Vec<Vec<u8>> = roots.iter().map(of_root).chain(places).collect();
     journal::hash(parts.iter().map(|part| &part[..]))
+}
+
+/// The hashes of copies that resume each other in one place: `DIR` and `DIR/`.
+fn hashes_of(roots: &[Root], maps: &[Mapping]) -> Vec<Hash> {
+    let mut hashes = vec![hash_of(roots, maps)];
+    if let [first, parts @ ..] = roots
+        && first.is_directory
+        && parts.len() == maps.len()
+    {
+        let mut other = roots.to_vec();
+        other[0].contents = !first.contents;
+        hashes.push(hash_of(&other, maps));
+    }
+    hashes
 }
 
 fn is_pipe(target: &RootTarget) -> bool {
