@@ -11,6 +11,7 @@ pub mod attributes;
 mod confine;
 pub mod home;
 pub mod open_files;
+pub mod own_name;
 mod reader;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,6 +1,8 @@
 //! Names that fastcp gives to its own files in a destination directory, and which of them this
 //! process uses now.
 //!
+//! [`dir::own_name`](crate::dir::own_name) has their form.
+//!
 //! A source may hold files with such names; they are copied like any others. The names depend on
 //! the directory too, so that a partial file in a source does not have the name of a partial file
 //! of its copy. If an entry has such a name nevertheless, the entry gets it, and the partial file
@@ -19,6 +21,8 @@ use rustix::io::Errno;
 
 use super::EntrySlot;
 use crate::dir::Dir;
+pub use crate::dir::own_name::is_own_name;
+use crate::dir::own_name::{DIGITS, JOURNAL, PARTIAL, own_name};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -47,20 +51,29 @@ pub(super) fn is_in_use(dir: &Arc<Dir>, name: &OsStr) -> bool {
     IN_USE.lock().contains_key(&place)
 }
 
-/// True for a name that fastcp may give to one of its files.
-pub fn is_own_name(name: &[u8]) -> bool {
-    let ends = |end: &[u8]| name.ends_with(end);
-    name.starts_with(b".fastcp-") && (ends(b".part") || ends(b".journal"))
+/// The name of the partial file for `slot`: short enough whatever the final name is, the same on
+/// every run, and different in every directory.
+pub(super) fn usual_name(slot: &EntrySlot) -> OsString {
+    own_name(slot.name.as_bytes(), &hash_of(slot), PARTIAL)
 }
 
-/// The name of the partial file for `slot`: short whatever the final name is, the same on every
-/// run, and different in every directory.
-pub(super) fn usual_name(slot: &EntrySlot) -> OsString {
-    format!(".fastcp-{}.part", hash_of(slot)).into()
+/// The usual name in earlier versions, whose partial files are resumed.
+pub(super) fn former_name(slot: &EntrySlot) -> OsString {
+    own_name(b"", &hash_of(slot), PARTIAL)
 }
 
 /// For files whose usual name is taken, and for files that cannot be locked.
 pub(super) fn random_name(slot: &EntrySlot) -> OsString {
+    let digits = format!("{}-{}", hash_of(slot), random_digits());
+    own_name(slot.name.as_bytes(), &digits, PARTIAL)
+}
+
+/// For a file that is left for the user: nothing in its name shows that fastcp may remove it.
+pub(super) fn name_for_user(slot: &EntrySlot) -> OsString {
+    own_name(slot.name.as_bytes(), &random_digits(), PARTIAL)
+}
+
+fn random_digits() -> String {
     let mut random = [0; 8];
     // Without random bytes the clock serves: `O_EXCL` gives the protection, not the name.
     if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::NONBLOCK).is_err() {
@@ -68,14 +81,18 @@ pub(super) fn random_name(slot: &EntrySlot) -> OsString {
         random = now.tv_nsec.to_ne_bytes();
     }
     let random = u64::from_ne_bytes(random);
-    format!(".fastcp-{}-{random:016x}.part", hash_of(slot)).into()
+    format!("{random:016x}")
 }
 
 fn hash_of(slot: &EntrySlot) -> String {
+    hash_in(&slot.dir, slot.name.as_bytes())
+}
+
+fn hash_in(dir: &Arc<Dir>, name: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&slot.dir.lasting_number().to_le_bytes());
-    hasher.update(slot.name.as_bytes());
-    hasher.finalize().to_hex()[..16].to_owned()
+    hasher.update(&dir.lasting_number().to_le_bytes());
+    hasher.update(name);
+    hasher.finalize().to_hex()[..DIGITS].to_owned()
 }
 
 /// The name of a partial file of this process.
@@ -302,7 +319,7 @@ fn place_of(slot: &EntrySlot) -> NamePlace {
 }
 
 fn is_taken(slot: &EntrySlot) -> Error {
-    let message = match slot.name.as_bytes().ends_with(b".journal") {
+    let message = match slot.name.as_bytes().ends_with(JOURNAL.as_bytes()) {
         true => {
             "a running copy uses this name for its journal; copy this file after that copy has ended"
         }

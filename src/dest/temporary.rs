@@ -19,7 +19,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::own_names::{OwnName, may_be_entry, random_name, unlock, usual_name};
+use super::own_names::{
+    OwnName, former_name, may_be_entry, name_for_user, random_name, unlock, usual_name,
+};
 use super::{EntrySlot, hints};
 use crate::dir::is_ours;
 use crate::error::{Error, Kind, Result, Side};
@@ -105,7 +107,7 @@ impl Temporary {
         Ok((made.stat.st_nlink > 0).then_some(made))
     }
 
-    /// Opens the file that an earlier run left under the usual name of `slot`. None unless the file
+    /// Opens the file that an earlier run left under a usual name of `slot`. None unless the file
     /// is ours, no other user can have written it, and `is_it` accepts it. Also None if there are
     /// no locks, since its writer may still be at work.
     ///
@@ -115,15 +117,28 @@ impl Temporary {
         slot: &EntrySlot,
         is_it: impl Fn(&File, &Stat) -> bool,
     ) -> Result<Option<Temporary>> {
-        let name = usual_name(slot);
+        for name in [usual_name(slot), former_name(slot)] {
+            let found = Temporary::reopen_as(slot, &name, &is_it)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    fn reopen_as(
+        slot: &EntrySlot,
+        name: &OsStr,
+        is_it: impl Fn(&File, &Stat) -> bool,
+    ) -> Result<Option<Temporary>> {
         let ours = |stat: &Stat| is_ours(stat) && stat.st_mode & 0o077 == 0;
-        match slot.dir.stat(&name) {
+        match slot.dir.stat(name) {
             Ok(stat) if ours(&stat) => {}
             _ => return Ok(None),
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK;
         let open = || {
-            let file = File::from(slot.dir.open(&name, flags, Mode::empty())?);
+            let file = File::from(slot.dir.open(name, flags, Mode::empty())?);
             flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             // Checked again under the lock: while the file has a link, the name still refers to it.
             let stat = fstat(&file)?;
@@ -135,7 +150,7 @@ impl Temporary {
                 }
             }
         };
-        match OwnName::claim(&slot.dir, &name, open) {
+        match OwnName::claim(&slot.dir, name, open) {
             None => Err(Error::busy(slot.path())),
             Some(Ok((name, (file, stat)))) => Ok(Some(Temporary {
                 slot: slot.clone(),
@@ -154,7 +169,10 @@ impl Temporary {
 
     /// Leaves the file for a later run to resume, if that run can find it.
     pub(super) fn keep(&mut self) {
-        self.existing = *self.name() != usual_name(&self.slot);
+        let name = self.name();
+        self.existing = ![usual_name, former_name]
+            .map(|of| of(&self.slot))
+            .contains(&name);
     }
 
     /// Leaves the file for the user; returns its name. Under the usual name, the next copy to this
@@ -162,7 +180,7 @@ impl Temporary {
     pub(super) fn keep_for_user(&mut self) -> OsString {
         self.existing = false;
         let mut held = self.name.hold();
-        let new = random_name(&self.slot);
+        let new = name_for_user(&self.slot);
         let found = self.slot.dir.stat(held.name());
         // If it cannot be renamed, it keeps its name.
         if found.is_ok_and(|found| same_file(&found, &self.stat))

@@ -2,15 +2,17 @@
 //!
 //! # Location
 //!
-//! There is one journal per copy, at the receiver: `.fastcp-<16 hex digits>.journal` in the
+//! There is one journal per copy, at the receiver: `.fastcp-NAME-<16 hex digits>.journal` in the
 //! directory in which the roots land. The digits are a BLAKE3 hash of that directory's inode and
-//! the names of the roots. The journal lies beside a single file, beside a tree that gets a name of
-//! its own, or inside a directory that the copy fills. The journal of a copy to a block device is
-//! in the user's state directory (`dest::device_journal`), that of a snapshot in
-//! `.fastcp-snapshots` (`dest::snapshots`). Every journal has mode 0600. The receiver makes it when
-//! it has found the places of the roots, and removes it when the copy is complete. If a symbolic
-//! link, another user's file or a file with several hard links has its name, the copy has no
-//! journal, and an interrupted copy starts again from the beginning.
+//! the names of the roots. NAME is the name of the first root, so that people know whose journal it
+//! is; it is missing if the roots fill the directory, as it was in all journals of earlier versions.
+//! The journal lies beside a single file, beside a tree that gets a name of its own, or inside a
+//! directory that the copy fills. The journal of a copy to a block device is in the user's state
+//! directory (`dest::device_journal`), that of a snapshot in `.fastcp-snapshots`
+//! (`dest::snapshots`). Every journal has mode 0600. The receiver makes it when it has found the
+//! places of the roots, and removes it when the copy is complete. If a symbolic link, another
+//! user's file or a file with several hard links has its name, the copy has no journal, and an
+//! interrupted copy starts again from the beginning.
 //!
 //! # Format
 //!
@@ -75,6 +77,7 @@ use rustix::fs::{
 
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
+use crate::dir::own_name::{JOURNAL, own_name};
 use crate::dir::{Dir, is_ours};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Entry, Timestamp};
@@ -93,9 +96,14 @@ impl JournalPlace {
         // copied with it, does not collide with the journal of that copy.
         let number = dir.lasting_number().to_le_bytes();
         let names: Vec<&[u8]> = names.collect();
-        let hash = hash([&number[..]].into_iter().chain(names));
+        let hash = hash([&number[..]].into_iter().chain(names.iter().copied()));
         let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!(".fastcp-{digits}.journal").into();
+        let first = names.first().copied().unwrap_or_default();
+        let name = own_name(first, &digits, JOURNAL);
+        // A copy that an earlier version has begun is resumed, and kept out while it runs.
+        let former = own_name(b"", &digits, JOURNAL);
+        let has_former = former != name && dir.stat(&former).is_ok_and(|stat| is_ours(&stat));
+        let name = if has_former { former } else { name };
         JournalPlace { dir, name }
     }
 

@@ -196,7 +196,7 @@ impl Dir {
         let number = fs::metadata(&self.0).expect("look at it").ino();
         let mut hasher = blake3::Hasher::new();
         hasher.update(&number.to_le_bytes()).update(name.as_bytes());
-        format!(".fastcp-{}.part", &hasher.finalize().to_hex()[..16])
+        format!(".fastcp-{name}-{}.part", &hasher.finalize().to_hex()[..16])
     }
 
     /// fastcp's name for the journal of a copy of a directory's content into this directory.
@@ -213,7 +213,11 @@ impl Dir {
                 .update(&(part.len() as u64).to_le_bytes())
                 .update(part);
         }
-        format!(".fastcp-{}.journal", &hasher.finalize().to_hex()[..16])
+        let hash = &hasher.finalize().to_hex()[..16];
+        match name {
+            "" => format!(".fastcp-{hash}.journal"),
+            name => format!(".fastcp-{name}-{hash}.journal"),
+        }
     }
 
     pub(crate) fn journals(&self) -> Vec<PathBuf> {
