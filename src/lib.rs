@@ -239,6 +239,7 @@
 //!   given.
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and
 //!   the server answers each of them (`VerifiedFiles`). No data connection is made.
+//! - With `--clean` there is no copy either: the server tells what it removes (`Leftovers`).
 //! - The sender may send `Fault`, `Vanished` (with `--live`), `Grew` (a file that only grew is copied
 //!   up to an earlier length), `Special` (skipped special files), `Unlinked` (hard links copied as
 //!   separate files) and `Symlinks` (how many there are, and how many lead out of their tree). It

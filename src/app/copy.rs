@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::app::retries::NOT_AGAIN;
-use crate::app::{list_check, local, retries};
+use crate::app::{clean, list_check, local, retries};
 use crate::error::{Error, Kind, Result, Side};
 use crate::keep::NotKept;
 use crate::pipeline::digest_list::DigestList;
@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::report::Reporter;
 use crate::seal::Secret;
 use crate::session::client::{self, Session};
-use crate::session::context::ClientContext;
+use crate::session::context::{ClientContext, TellLeftover};
 use crate::session::host;
 use crate::session::login::Attempt;
 use crate::session::request::{Outcome, Request};
@@ -31,6 +31,15 @@ pub fn run(request: Request, progress: Arc<Progress>, reporter: Arc<dyn Reporter
     let mut client = ClientContext::new(progress, reporter);
     let copied = copy(&request, &mut client, &mut started);
     over(&request, &client, copied, started)
+}
+
+/// Removes what copies have left in the destination, and calls `tell` for each leftover. Blocks.
+pub fn clean(request: &Request, reporter: Arc<dyn Reporter>, tell: TellLeftover) -> Outcome {
+    let mut started = Instant::now();
+    let mut client = ClientContext::new(Arc::default(), reporter);
+    client.clean = Some(tell);
+    let cleaned = copy(request, &mut client, &mut started);
+    outcome(request, &client, cleaned, started)
 }
 
 /// The outcome of a copy that is over. If it can be resumed, an error says so.
@@ -124,6 +133,7 @@ pub fn copy(
         let copy = async {
             let copied = match (&request.check_list, request.host()) {
                 (Some(from), _) => list_check::run(request, from, client).await,
+                _ if client.clean.is_some() => clean::run(request, client).await,
                 (None, None) => local::copy(request, client).await,
                 (None, Some(_)) if client.probe.is_some() => one_session(request, client).await,
                 (None, Some(_)) => retries::copy(request, client).await,

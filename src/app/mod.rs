@@ -1,6 +1,8 @@
 //! The work of one command: a copy on this machine, with one host, between two hosts, to
-//! several hosts or from several hosts; a probe; listing or removing programs on hosts.
+//! several hosts or from several hosts; a probe; the removal of leftovers; listing or removing
+//! programs on hosts.
 
+pub mod clean;
 pub mod copy;
 pub mod fan_out;
 pub mod gather;

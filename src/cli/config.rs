@@ -142,7 +142,7 @@ pub(super) fn with_config(args: Args, typed: &[OsString]) -> Result<(Args, Confi
     if args.version || args.remove {
         config.limit_to(&[SSH], &command);
         config.settings.retain(|setting| setting.id != "rsh");
-    } else if args.probe {
+    } else if args.probe || args.clean {
         let headings = [DATA, SSH];
         let of_here = if hosts.is_empty() {
             &headings[..1]

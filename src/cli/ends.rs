@@ -9,7 +9,8 @@ use std::path::Path;
 
 use crate::digest::line::{self, LINE_MAX};
 use crate::error::{Error, Result};
-use crate::session::{EndKind, Operand};
+use crate::session::{EndKind, Operand, Request};
+use crate::ui::EndHosts;
 use crate::units::printable;
 
 use super::args::Args;
@@ -175,6 +176,24 @@ fn is_pipe(operand: &Operand) -> bool {
 
 pub(super) fn name(operand: &Operand) -> String {
     printable(operand.typed.as_bytes())
+}
+
+/// The hosts that messages name.
+pub(super) fn hosts_of(request: &Request, dest: &Operand) -> EndHosts {
+    let name = |operand: &Operand| {
+        let host = operand.host.as_ref()?;
+        let name = printable(host.name.as_bytes());
+        // As it is typed, since a path follows.
+        Some(if name.contains(':') {
+            format!("[{name}]")
+        } else {
+            name
+        })
+    };
+    EndHosts {
+        source: request.sources.first().and_then(name),
+        dest: name(dest),
+    }
 }
 
 /// True if the destination looks like a host with a forgotten colon. Otherwise the copy would be

@@ -4,6 +4,7 @@
 mod args;
 mod check;
 mod choice;
+mod clean;
 mod clock_time;
 mod complete;
 mod completions;
@@ -44,14 +45,14 @@ use crate::progress::Progress;
 use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
-use crate::session::{Operand, Outcome, Request, login_turns, server};
+use crate::session::{Outcome, Request, login_turns, server};
 use crate::ui::{Copied, EndHosts, Screen, stdout};
-use crate::units::printable;
 use crate::wire::greeting;
 use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
+use ends::hosts_of;
 use exit::{ScpExit, code_of, refuse};
 use help::PageRequest;
 use scp::{ScpLine, ScpStep};
@@ -125,11 +126,12 @@ pub fn main() -> i32 {
     if args.show_config {
         return code_of(0, stdout::show(&config.text()));
     }
-    if args.version || args.remove || args.probe {
+    if args.version || args.remove || args.probe || args.clean {
         config.warn(is_quiet);
-        let done = match args.probe {
-            true => probe::run(args),
-            false => remote_admin::run(args),
+        let done = match (args.probe, args.clean) {
+            (true, _) => probe::run(args),
+            (_, true) => clean::run(args),
+            _ => remote_admin::run(args),
         };
         return done.unwrap_or_else(|error| refuse(&config.explain(error)));
     }
@@ -298,24 +300,6 @@ fn copy_to_all(order: Order) -> i32 {
     let copies: Vec<_> = copies.collect();
     let told = screen.finish_all(&copies);
     code_of(app::fan_out::exit_code(&outcomes), told)
-}
-
-/// The hosts that messages name.
-fn hosts_of(request: &Request, dest: &Operand) -> EndHosts {
-    let name = |operand: &Operand| {
-        let host = operand.host.as_ref()?;
-        let name = printable(host.name.as_bytes());
-        // As it is typed, since a path follows.
-        Some(if name.contains(':') {
-            format!("[{name}]")
-        } else {
-            name
-        })
-    };
-    EndHosts {
-        source: request.sources.first().and_then(name),
-        dest: name(dest),
-    }
 }
 
 #[cfg(test)]

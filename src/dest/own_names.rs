@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 use super::EntrySlot;
 use crate::dir::Dir;
 pub use crate::dir::own_name::is_own_name;
-use crate::dir::own_name::{DIGITS, JOURNAL, PARTIAL, own_name};
+use crate::dir::own_name::{DIGITS, JOURNAL, PARTIAL, own_name, parts};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
 
@@ -82,6 +83,15 @@ fn random_digits() -> String {
     }
     let random = u64::from_ne_bytes(random);
     format!("{random:016x}")
+}
+
+/// True if the partial file's name shows all of another name, and was made for a file of that name
+/// in this directory: a file that was copied here with such a name was not. False too if the file
+/// system gives directories other numbers later.
+pub(super) fn is_made_for(dir: &Arc<Dir>, name: &OsStr) -> bool {
+    let mut parts = parts(name.as_bytes());
+    dir.lasting_number() != 0
+        && parts.any(|(shown, digits)| hash_in(dir, shown).as_bytes() == digits)
 }
 
 fn hash_of(slot: &EntrySlot) -> String {

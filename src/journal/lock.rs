@@ -171,7 +171,7 @@ impl LockWait {
 }
 
 /// Time since the journal was last touched.
-fn silence(file: &File) -> Duration {
+pub(super) fn silence(file: &File) -> Duration {
     let touched = file.metadata().and_then(|meta| meta.modified());
     let touched = touched.unwrap_or(SystemTime::UNIX_EPOCH);
     // A time in the future comes from another clock and counts as now.

@@ -45,6 +45,7 @@
 //! journal every second while it hears from the other end. So a second fastcp fails at once if
 //! the other copy is live, and waits for its end if that copy has lost its client.
 
+mod left;
 mod lock;
 mod past;
 mod process;
@@ -62,6 +63,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
+pub use left::{FoundJournal, LeftJournal};
 pub use lock::WaitForLock;
 use parking_lot::Mutex;
 use past::Past;
@@ -109,7 +111,7 @@ impl JournalPlace {
 
     /// True if this user's copy of roots with one of these hashes left a journal here.
     pub fn holds_copy_of(&self, roots: &[Hash], user: &JournalUserKey) -> bool {
-        let file = self.open_own();
+        let file = self.open_own(OFlags::RDONLY);
         let last = file.and_then(|file| past::last_session(&file, user));
         last.is_some_and(|(session, _)| roots.contains(&session.roots))
     }
@@ -117,7 +119,7 @@ impl JournalPlace {
     /// The same, or true for a journal without any record: a power cut may come before they are on
     /// the disk.
     pub fn is_of(&self, roots: &[Hash], user: &JournalUserKey) -> bool {
-        let Some(file) = self.open_own() else {
+        let Some(file) = self.open_own(OFlags::RDONLY) else {
             return false;
         };
         match past::last_session(&file, user) {
@@ -127,12 +129,12 @@ impl JournalPlace {
     }
 
     /// The journal, if it is this user's.
-    fn open_own(&self) -> Option<File> {
+    fn open_own(&self, access: OFlags) -> Option<File> {
         let stat = self.dir.stat(&self.name).ok()?;
         if !is_ours(&stat) {
             return None;
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let flags = access | OFlags::NONBLOCK;
         let file = File::from(self.dir.open(&self.name, flags, Mode::empty()).ok()?);
         let is_ours = fstat(&file).is_ok_and(|stat| is_ours(&stat));
         is_ours.then_some(file)

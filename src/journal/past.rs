@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use super::record::{
     self, ChecksumKey, Hash, JournalSession, JournalUserKey, LEN, Record, RecordBody,
 };
+use crate::manifest::Inode;
 
 /// Number of records read at a time.
 const STEP: usize = 1024;
@@ -387,6 +388,39 @@ pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(Journa
         ControlFlow::Continue(())
     });
     last
+}
+
+/// The partial files that were begun and neither finished nor dropped, whatever the session.
+pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> Vec<Inode> {
+    let mut begun = HashMap::<Hash, (u32, Inode)>::new();
+    let mut paths = HashMap::<u32, Hash>::new();
+    // An unreadable journal counts as empty.
+    let _ = records(file, key, 1..u64::MAX, |_, body| {
+        match body {
+            RecordBody::File(number, file) => {
+                if let Some((former, _)) = begun.remove(&file.path) {
+                    paths.remove(&former);
+                }
+                if !file.inplace && begun.len() < BEGUN_MAX {
+                    begun.insert(file.path, (number, file.inode));
+                    paths.insert(number, file.path);
+                }
+            }
+            RecordBody::Finished(finished) => {
+                if let Some((number, _)) = begun.remove(&finished.path) {
+                    paths.remove(&number);
+                }
+            }
+            RecordBody::Dropped(number) => {
+                if let Some(path) = paths.remove(&number) {
+                    begun.remove(&path);
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+    begun.into_values().map(|(_, inode)| inode).collect()
 }
 
 #[cfg(test)]

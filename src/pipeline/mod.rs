@@ -13,6 +13,7 @@ pub mod digest_list;
 mod entry_weights;
 pub mod failures;
 pub mod itemized_list;
+pub mod leftovers;
 pub mod list_check;
 pub mod lzma_room;
 pub mod moved_operands;

@@ -1,6 +1,7 @@
 //! The client's part in one session: starts the server, tells it what to do, makes the data
 //! connections, and runs its own end of the copy.
 
+mod clean;
 mod endpoints;
 mod first_messages;
 mod list_check;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+pub use self::clean::clean;
 pub use self::endpoints::Session;
 use self::endpoints::{Client, SendController};
 use self::first_messages::suite_for;

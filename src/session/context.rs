@@ -31,7 +31,7 @@ use crate::source::{Broadcast, PipeOrigin, PipeSpec};
 use crate::transport::connections::ConnectionSet;
 use crate::transport::rate_limit::RateLimiter;
 use crate::wire::hello::Hello;
-use crate::wire::message::{Conclusion, Tried};
+use crate::wire::message::{Conclusion, Leftover, LeftoverFate, Tried};
 
 /// How often it is checked whether data arrives: as often as the other end reports that.
 const ARRIVAL_LOOK: Duration = Duration::from_secs(1);
@@ -56,7 +56,12 @@ pub struct ClientContext {
     pub taken: Option<TakenNames>,
     /// Set if the session only measures the link; it is over when that is done.
     pub probe: Option<Arc<dyn LinkTest>>,
+    /// Set if leftovers are removed and nothing is copied: takes what was found.
+    pub clean: Option<TellLeftover>,
 }
+
+/// Shows a leftover to the user.
+pub type TellLeftover = Arc<dyn Fn(&Leftover) + Send + Sync>;
 
 impl ClientContext {
     pub fn new(progress: Arc<Progress>, reporter: Arc<dyn Reporter>) -> ClientContext {
@@ -72,6 +77,16 @@ impl ClientContext {
             shared: None,
             taken: None,
             probe: None,
+            clean: None,
+        }
+    }
+
+    /// Shows a leftover, or why one could not be removed.
+    pub fn take_leftover(&self, leftover: Leftover) {
+        match (leftover.fate, &self.clean) {
+            (LeftoverFate::Failed(fault), _) => self.news.failures.add(&fault.into_error()),
+            (fate, Some(tell)) => tell(&Leftover { fate, ..leftover }),
+            (_, None) => {}
         }
     }
 

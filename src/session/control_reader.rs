@@ -255,7 +255,8 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Account(_)
         | Message::FileDigests(_)
         | Message::ListedDigests(_)
-        | Message::VerifiedFiles(_) => false,
+        | Message::VerifiedFiles(_)
+        | Message::Leftovers(_) => false,
     }
 }
 

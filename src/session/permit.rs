@@ -64,7 +64,20 @@ impl Permit {
             (Role::Sender { .. } | Role::Verifier { .. }, PermittedAccess::Write) => {
                 return refused("this key may only write (--write-only)");
             }
-            (Role::Receiver { .. }, PermittedAccess::Read) => {
+            (Role::Cleaner { .. }, PermittedAccess::Write) => {
+                return refused("this key may only write (--write-only), and --clean lists files");
+            }
+            (Role::Cleaner { .. }, _) if self.no_overwrite => {
+                return refused("this key does not allow --clean (--no-overwrite)");
+            }
+            (Role::Cleaner { .. }, PermittedAccess::Full)
+                if self.confine.is_some() && !self.deletes =>
+            {
+                return refused(
+                    "this key does not allow --clean: its forced command lacks --allow-delete",
+                );
+            }
+            (Role::Receiver { .. } | Role::Cleaner { .. }, PermittedAccess::Read) => {
                 return refused("this key may only read (--read-only)");
             }
             (Role::Probe { path }, PermittedAccess::Read) if !path.is_empty() => {
@@ -74,7 +87,8 @@ impl Permit {
                 Role::Sender { .. }
                 | Role::Receiver { .. }
                 | Role::Probe { .. }
-                | Role::Verifier { .. },
+                | Role::Verifier { .. }
+                | Role::Cleaner { .. },
                 _,
             ) => {}
             // A command can do everything that its user can.
@@ -193,9 +207,10 @@ impl Permit {
         let is_absolute = |path: &Vec<u8>| path.first() == Some(&b'/');
         let names_absolute = match role {
             Role::Sender { operands } => operands.iter().any(is_absolute),
-            Role::Receiver { path, .. } | Role::Probe { path } | Role::Verifier { path } => {
-                is_absolute(path)
-            }
+            Role::Receiver { path, .. }
+            | Role::Probe { path }
+            | Role::Verifier { path }
+            | Role::Cleaner { path } => is_absolute(path),
             Role::Producer { .. } | Role::Consumer { .. } => false,
         };
         self.confine.as_deref().filter(|_| !names_absolute)
@@ -394,6 +409,44 @@ mod tests {
             };
             assert!(allowed.check(&asked).is_ok());
         }
+    }
+
+    #[test]
+    fn a_limited_key_cleans_only_if_it_may_delete_and_read() {
+        let asked = Open {
+            role: Role::Cleaner {
+                path: b"x".to_vec(),
+            },
+            ..open(CopyOptions::default())
+        };
+        assert!(Permit::default().check(&asked).is_ok());
+        let confined = Permit {
+            confine: Some("/srv".into()),
+            ..Permit::default()
+        };
+        let deletes = Permit {
+            deletes: true,
+            ..confined.clone()
+        };
+        assert!(deletes.check(&asked).is_ok());
+        let of = |access| Permit {
+            access,
+            ..deletes.clone()
+        };
+        let keeps = Permit {
+            no_overwrite: true,
+            ..deletes.clone()
+        };
+        for (permit, told) in [
+            (confined, "--allow-delete"),
+            (of(PermittedAccess::Read), "--read-only"),
+            (of(PermittedAccess::Write), "--write-only"),
+            (keeps, "--no-overwrite"),
+        ] {
+            let refused = permit.check(&asked).unwrap_err();
+            assert!(refused.message.contains(told), "{refused}");
+        }
+        assert_eq!(deletes.root_of_paths(&asked.role), Some(Path::new("/srv")));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! close.
 
 mod accept;
+mod clean;
 mod first_messages;
 mod list_check;
 mod roles;
@@ -283,6 +284,12 @@ async fn copy<R: AsyncRead + Unpin>(
             let reader = &mut control_reader;
             let checked = list_check::serve(place, terms, control, reader, shutdown).await;
             return checked.map(|()| END_PATIENCE);
+        }
+        ServerRole::Cleaner(directory) => {
+            let dry_run = open.options.dry_run;
+            let reader = &mut control_reader;
+            let cleaned = clean::serve(directory, dry_run, control, reader, shutdown).await;
+            return cleaned.map(|()| END_PATIENCE);
         }
         ServerRole::Source(found) => {
             let can_wait = client.can_count_later(open.between);

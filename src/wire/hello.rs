@@ -47,6 +47,9 @@ const SCP: &str = "scp-rules";
 /// The feature of a server that compares files with a list of digests.
 const VERIFIES: &str = "verify-list";
 
+/// The feature of a server that removes what copies have left.
+const CLEANS: &str = "clean";
+
 /// The feature of a receiver that takes the totals after the roots.
 const COUNTS_LATER: &str = "late-totals";
 
@@ -234,6 +237,7 @@ impl Hello {
                 PLACES,
                 COUNTS_LATER,
                 SCP,
+                CLEANS,
             ]
             .map(str::to_owned)
             .to_vec(),
@@ -344,6 +348,11 @@ impl Hello {
     /// True if this end compares files with a list of digests.
     pub fn can_verify(&self) -> bool {
         self.features.iter().any(|feature| feature == VERIFIES)
+    }
+
+    /// True if this end removes what copies have left.
+    pub fn can_clean(&self) -> bool {
+        self.features.iter().any(|feature| feature == CLEANS)
     }
 
     /// The form of pack tables that this end can receive.

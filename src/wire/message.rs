@@ -8,6 +8,7 @@ mod entries;
 mod fault;
 mod first_messages;
 mod itemized;
+mod leftovers;
 mod limits;
 mod listed;
 mod mirror;
@@ -40,6 +41,7 @@ pub use entries::{
 };
 pub use fault::Fault;
 pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
+pub use leftovers::{LEFTOVERS_MAX, Leftover, LeftoverFate, Leftovers};
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
 pub use listed::{FileNames, NamesSource, RelativeTerms};
 pub use mirror::{
@@ -181,6 +183,8 @@ messages! {
     // The roots before the totals, and the totals. Sent only to a receiver whose hello has the feature.
     53 => Uncounted(UncountedRoots),
     54 => Counted(Totals),
+    // Files that copies have left, and what became of them (`--clean`).
+    55 => Leftovers(Leftovers),
     // Number of FIFOs, sockets and devices that the sender skipped.
     0x801f => Special(u64),
     // Number of files with several names (hard links) that were copied as separate files.
@@ -212,6 +216,13 @@ impl Message {
             Message::VerifiedFiles(VerifiedFiles { files }) => {
                 let faults = files.iter_mut().filter_map(|file| match &mut file.found {
                     FoundContent::Failed(fault) => Some(fault),
+                    _ => None,
+                });
+                faults.for_each(change);
+            }
+            Message::Leftovers(Leftovers { files, .. }) => {
+                let faults = files.iter_mut().filter_map(|file| match &mut file.fate {
+                    LeftoverFate::Failed(fault) => Some(fault),
                     _ => None,
                 });
                 faults.for_each(change);

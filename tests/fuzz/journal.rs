@@ -45,6 +45,7 @@ fn read_back(written: &[u8], paths: &[Hash]) {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&file, mode).expect("set a mode");
     place.holds_copy_of(&[[0; 16]], &[6; 32]);
+    place.find(&[6; 32]);
     let opening = Opening {
         user: [6; 32],
         owner: [0; 16],

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::control::Outgoing;
 use crate::dest::{
-    self, Backups, ModeRules, Rules, ScpPlaces, SharedInodes, SinkSpec, Spec, process_umask,
+    self, Backups, CleanedDirectory, ModeRules, Rules, ScpPlaces, SharedInodes, SinkSpec, Spec,
+    process_umask,
 };
 use crate::dir::Confine;
 use crate::error::{Error, Result};
@@ -31,6 +32,8 @@ pub(super) enum ServerRole {
     Dest(To, Vec<Vec<u8>>),
     /// The directory that has the listed files.
     Verifier(ListedPlace),
+    /// The directory to remove leftovers from.
+    Cleaner(CleanedDirectory),
 }
 
 pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Result<ServerRole> {
@@ -63,6 +66,11 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
             let path = path.clone();
             let found = off_task(move || ListedPlace::find(&path, &lookup));
             ServerRole::Verifier(found.await??)
+        }
+        Role::Cleaner { path } => {
+            let path = path.clone();
+            let find = move || CleanedDirectory::find(&path, (base, true), confine);
+            ServerRole::Cleaner(off_task(find).await??)
         }
         Role::Producer { command } => {
             let spec = PipeSpec::Command(line(command));

@@ -272,6 +272,8 @@ pub enum Role {
     Probe { path: Vec<u8> },
     /// Compares files below this path with the digests of a list (`--check=LIST`).
     Verifier { path: Vec<u8> },
+    /// Removes what copies have left below this directory (`--clean`); in a dry run, only finds it.
+    Cleaner { path: Vec<u8> },
 }
 
 impl Role {

@@ -8,9 +8,9 @@ use crate::mapping::Mapping;
 use crate::selection::Rule;
 
 use super::{
-    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, ListedDigest, Message,
-    NamesSource, NumberRanges, Open, OwnEntry, OwnNames, Role, Roots, SumsFound, UncountedRoots,
-    VerifiedFile, Want,
+    ByteRange, ConnectionFacts, DirectoryNames, ExtraEntries, FileDigest, Leftover, ListedDigest,
+    Message, NamesSource, NumberRanges, Open, OwnEntry, OwnNames, Role, Roots, SumsFound,
+    UncountedRoots, VerifiedFile, Want,
 };
 
 impl Message {
@@ -64,6 +64,7 @@ impl Message {
             }
             Message::ListedDigests(listed) => listed.files.iter().map(ListedDigest::weight).sum(),
             Message::VerifiedFiles(found) => found.files.iter().map(VerifiedFile::weight).sum(),
+            Message::Leftovers(found) => found.files.iter().map(Leftover::weight).sum(),
             Message::DirectorySums(sums) => size_of_val(&sums[..]),
             Message::EntrySums(sums) => sums.sums.len(),
             Message::Summed(answer) => match &answer.found {
@@ -129,7 +130,7 @@ fn weight_of_open(open: &Open) -> usize {
             Role::Receiver { path, sources } => path.len() + texts(sources),
             Role::Producer { command } => command.len(),
             Role::Consumer { command, source } => command.len() + source.len(),
-            Role::Probe { path } | Role::Verifier { path } => path.len(),
+            Role::Probe { path } | Role::Verifier { path } | Role::Cleaner { path } => path.len(),
         }
 }
 

@@ -562,7 +562,25 @@ fn a_list_of_files_is_these_bytes() {
         Message::Counted(totals),
         "360007000000 ac02 01 02 03 04 05",
     );
-    let others = [names, listed, verified, uncounted, counted];
+    let fates = [
+        (b"a", 300, 5, LeftoverFate::Removed),
+        (b"b", 0, 0, LeftoverFate::OfUser(1000)),
+        (b"c", 0, 0, LeftoverFate::Failed(fault())),
+    ];
+    let leftover = |(path, bytes, age_s, fate): (&[u8; 1], u64, u64, LeftoverFate)| Leftover {
+        path: path.to_vec(),
+        bytes,
+        age_s,
+        fate,
+    };
+    let leftovers = Leftovers {
+        files: fates.map(leftover).into(),
+        is_last: true,
+    };
+    let golden = "370021000000 03 0161ac020500 0162000002e807 0163000004 \
+                  07380201 02022f700466756c6c 01";
+    let leftovers = (55, Message::Leftovers(leftovers), golden);
+    let others = [names, listed, verified, uncounted, counted, leftovers];
     for (number, message, golden) in relative.into_iter().chain(others) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
@@ -572,7 +590,7 @@ fn a_list_of_files_is_these_bytes() {
         assert_eq!(read, Some(message));
         // Paths in lists of digests come with errors, up to 1 MiB.
         let most = match number {
-            49 | 50 => 17,
+            49 | 50 | 55 => 17,
             // As many roots as one copy has.
             53 => 129,
             _ => 2,
@@ -652,7 +670,7 @@ fn a_hello_is_this_line() {
     let version = env!("CARGO_PKG_VERSION");
     let wanted = format!(
         "\0fastcp\0hello {{\"protocol_min\":1,\"protocol_max\":1,\"build\":\"{version}\",\
-         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"many-links\",\"selection-sides\",\"archive-snapshots\",\"keyed-patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"places\",\"late-totals\",\"scp-rules\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
+         \"features\":[\"grains\",\"missing-packs\",\"pack-columns\",\"large\",\"many-links\",\"selection-sides\",\"archive-snapshots\",\"keyed-patches\",\"dry-run-and-check\",\"file-lists\",\"shifts\",\"verify-list\",\"places\",\"late-totals\",\"scp-rules\",\"clean\"],\"suites\":[1,2,3],\"codecs\":[0,1],\
          \"limits\":{{\"chunk\":1048576,\"message\":8388608,\"packs\":4,\"streams\":256,\"open_entries\":256}},\
          \"boot_id\":\"boot\",\"processors\":2}}\n"
     );

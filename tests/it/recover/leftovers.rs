@@ -1,4 +1,4 @@
-//! What interrupted copies leave: names that tell whose it is, and who resumes it.
+//! What interrupted copies leave: names that tell whose it is, who resumes it, and `--clean`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,12 +6,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::support::cut_short::aged;
+use crate::support::done::Done;
 use crate::support::inject::{self, Inject};
 use crate::support::*;
 
-ways! { local_push, here => a_leftover_has_the_name_of_its_file }
+ways! { local_push, here =>
+    a_leftover_has_the_name_of_its_file,
+    clean_removes_what_a_signed_journal_names_and_little_else,
+}
 
-ways! { local_push => a_slash_or_the_names_of_earlier_versions_keep_the_resume }
+ways! { push, local_pull => clean_names_the_host_and_the_path_as_they_are_typed }
+
+ways! { local_push =>
+    a_slash_or_the_names_of_earlier_versions_keep_the_resume,
+    clean_leaves_a_running_copy_alone,
+}
 
 const SIZE: usize = 3 * MIB;
 
@@ -31,6 +40,29 @@ fn resumed(case: &Case, flags: &[&str], from: impl AsRef<OsStr>, to: impl AsRef<
     let flags = [&["--summary"][..], flags].concat();
     let done = case.copy(&flags, from, to);
     done.succeeds().says(" of it already there and verified");
+}
+
+fn clean(case: &Case, flags: &[&str], dir: impl AsRef<OsStr>) -> Done {
+    case.fastcp()
+        .args(flags)
+        .arg("--clean")
+        .arg(case.dst(dir))
+        .run()
+}
+
+/// The first words of the lines, and the ends of their paths.
+fn told(done: &Done) -> Vec<(String, String)> {
+    let text = done.stdout_text();
+    let lines = text.lines().filter(|line| line.contains("/.fastcp-"));
+    let mut told: Vec<_> = lines
+        .map(|line| {
+            let fate = line.split_whitespace().next().expect("a word");
+            let (_, name) = line.rsplit_once('/').expect("a path");
+            (fate.to_owned(), name.to_owned())
+        })
+        .collect();
+    told.sort();
+    told
 }
 
 fn tree(case: &Case) -> Dir {
@@ -75,6 +107,13 @@ fn a_slash_or_the_names_of_earlier_versions_keep_the_resume(case: &Case) {
     rename();
     resumed(case, &[], "a", "there");
     assert_eq!(there.names(), ["a"]);
+    fs::remove_file(there.path("a")).expect("remove it");
+    interrupted(case, &[], "a", "there");
+    rename();
+    let done = clean(case, &[], "there");
+    let text = done.succeeds().stdout_text();
+    assert!(text.contains("\n2 files removed, "), "{text}");
+    assert_eq!(there.names(), [""; 0]);
 }
 
 /// Also for names that no text has, and for the longest ones.
@@ -107,4 +146,118 @@ fn a_leftover_has_the_name_of_its_file(case: &Case) {
         assert_same(case.src.path(name), case.dst.path(name), Also::Nothing);
         fs::remove_file(case.dst.path(name)).expect("remove it");
     }
+}
+
+fn clean_removes_what_a_signed_journal_names_and_little_else(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    tree(case);
+    interrupted(case, &["-r"], "tree", "");
+    let sub = Dir(case.dst.path("tree/sub"));
+    let named = sub.partial_of("big");
+    // A copy that was killed while a small file had its temporary name; then its journal was lost.
+    let orphan = sub.partial_of("small");
+    sub.file(&orphan, "half of it");
+    sub.mode(&orphan, 0o600);
+    // Files of a source that have such names, and entries that are no files.
+    let journal = case.dst.journal_of("tree");
+    let (other, forged) = (case.src.partial_of("big"), "x.journal");
+    for name in [
+        other.as_str(),
+        ".fastcp-x.part",
+        &format!(".fastcp-{forged}"),
+    ] {
+        sub.file(name, "of a source");
+        sub.mode(name, 0o600);
+    }
+    sub.link(".fastcp-link.part", "big");
+    sub.file(".fastcp-dir.part/.fastcp-a.part", "not looked at");
+    let before = sub.names();
+    let unsigned = |name: &str| ("unsigned".to_owned(), name.to_owned());
+    let expected = |fate: &str| {
+        let gone = [&named, &orphan, &journal].map(|name| (fate.to_owned(), name.clone()));
+        let kept = [&other, ".fastcp-x.part", ".fastcp-x.journal"].map(unsigned);
+        let mut all: Vec<_> = gone.into_iter().chain(kept).collect();
+        all.sort();
+        all
+    };
+
+    let listed = clean(case, &["-n"], "");
+    assert_eq!(told(listed.succeeds()), expected("remove"));
+    assert_eq!(sub.names(), before);
+    assert!(case.dst.has(&journal));
+
+    let removed = clean(case, &[], "");
+    assert_eq!(told(removed.succeeds()), expected("removed"));
+    let end = "; 3 other files stay (see --help resume)\n";
+    let text = removed.stdout_text();
+    assert!(
+        text.contains("\n3 files removed, ") && text.ends_with(end),
+        "{text}"
+    );
+    assert_eq!(case.dst.names(), ["tree"]);
+    let kept: Vec<_> = before
+        .iter()
+        .filter(|name| ![&named, &orphan].contains(name))
+        .cloned()
+        .collect();
+    assert_eq!(sub.names(), kept);
+    clean(case, &["-q"], "").succeeds().is_silent();
+    fs::remove_dir_all(&sub.0).expect("remove it");
+    let done = clean(case, &[], "");
+    assert_eq!(done.succeeds().stdout_text(), "nothing to remove\n");
+}
+
+fn clean_names_the_host_and_the_path_as_they_are_typed(case: &Case) {
+    let typed = case.to(case.dst.path("nothing"));
+    let typed = typed.to_str().expect("ASCII");
+    let run = || case.fastcp().arg("--clean");
+    let done = run().arg(typed).run();
+    done.exits(8)
+        .says(&format!("fastcp: {typed}: there is no such directory"));
+    case.src.file("f", "a file");
+    let file = case.to(case.src.path("f"));
+    let done = run().arg(&file).run();
+    let file = file.to_str().expect("ASCII").to_owned();
+    done.exits(2).says(&format!("{file}: is not a directory"));
+    for (words, told) in [
+        (&["--clean"][..], "--clean takes one directory"),
+        (&["--clean", "a", "b"], "--clean takes one directory"),
+        (&["--clean", "-"], "-: --clean takes a directory"),
+        (&["--clean", "--json", "a"], "leave out --json"),
+    ] {
+        case.bare().args(words).run().exits(2).says(told);
+    }
+    // A leftover, with the path as it is typed.
+    let orphan = case.dst.partial_of("small");
+    case.dst.file(&orphan, "half of it");
+    case.dst.mode(&orphan, 0o600);
+    let dir = case.to(&case.dst.0);
+    let dir = dir.to_str().expect("ASCII");
+    let text = run().arg(dir).run().succeeds().stdout_text();
+    assert!(text.contains(&format!("  {dir}/{orphan}\n")), "{text}");
+    assert!(!case.dst.has(&orphan));
+}
+
+fn clean_leaves_a_running_copy_alone(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, SIZE));
+    let held = Inject::new().hold("pwrite64").on("*.part").times(1);
+    let copy = case.copying(&[], "a", "a").inject(&held).start();
+    held.wait_until_struck(1);
+    let before = case.dst.names();
+    let done = clean(case, &[], "");
+    // The first word of "in use".
+    let in_use = |name: &String| ("in".to_owned(), name.clone());
+    assert_eq!(
+        told(done.succeeds()),
+        before.iter().map(in_use).collect::<Vec<_>>()
+    );
+    assert_eq!(case.dst.names(), before);
+    held.release();
+    copy.wait().succeeds();
+    assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
 }

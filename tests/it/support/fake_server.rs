@@ -56,9 +56,10 @@ impl FakeServer {
             Role::Sender { .. } | Role::Producer { .. } | Role::Verifier { .. } => {
                 Direction::ToClient
             }
-            Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => {
-                Direction::ToServer
-            }
+            Role::Receiver { .. }
+            | Role::Consumer { .. }
+            | Role::Probe { .. }
+            | Role::Cleaner { .. } => Direction::ToServer,
         };
         Some(FakeServer {
             keys: Keys::new(&open, secret.0, direction),

@@ -247,7 +247,10 @@ impl Keys {
             Role::Sender { .. } | Role::Producer { .. } | Role::Verifier { .. } => {
                 DialRole::Receives
             }
-            Role::Receiver { .. } | Role::Consumer { .. } | Role::Probe { .. } => DialRole::Sends,
+            Role::Receiver { .. }
+            | Role::Consumer { .. }
+            | Role::Probe { .. }
+            | Role::Cleaner { .. } => DialRole::Sends,
         };
         Keys {
             sealer: Sealer::new(&secret, direction, suite),

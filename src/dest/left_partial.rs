@@ -1,0 +1,204 @@
+//! A partial file that a copy has left, for `--clean`: whether a process still writes it, whether
+//! its name was made for this directory, and its removal.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::own_names::{is_made_for, unlock};
+use super::partial::inode_of;
+use super::resolve::Spec;
+use super::temporary::same_file;
+use super::user_path::FoundPath;
+use crate::dir::{Confine, Dir, Handles, is_ours};
+use crate::error::{Error, Kind, Result, Side};
+use crate::manifest::{Inode, file_type};
+
+/// Without locks, a file that was written so recently counts as used; this allows for clocks that
+/// differ.
+const IN_USE: Duration = Duration::from_secs(3600);
+
+/// What a file with a partial file's name is.
+pub enum FoundPartial {
+    /// Nothing, or no regular file that has only this name.
+    Nothing,
+    /// A process is writing it.
+    InUse,
+    /// Of another user.
+    OfUser(u32),
+    Left(LeftPartial),
+}
+
+/// A file that no process writes, as long as this exists.
+pub struct LeftPartial {
+    pub inode: Inode,
+    /// Its owner, which only root may find to be another user.
+    pub owner: u32,
+    /// The name shows which file it was made for, and that this is the directory of that file. Only
+    /// this user can read it, as all partial files.
+    pub is_named_for_here: bool,
+    dir: Arc<Dir>,
+    name: OsString,
+    file: File,
+}
+
+impl LeftPartial {
+    /// # Errors
+    /// If the file cannot be looked at or opened.
+    pub fn find(dir: &Arc<Dir>, name: &OsStr) -> io::Result<FoundPartial> {
+        // Checked before the open, since opening a device or a FIFO has side effects.
+        let stat = match dir.stat(name) {
+            Err(cause) if is_gone(&cause) => return Ok(FoundPartial::Nothing),
+            found => found?,
+        };
+        if !is_plain(&stat) {
+            return Ok(FoundPartial::Nothing);
+        }
+        let user = geteuid();
+        if stat.st_uid != user.as_raw() && !user.is_root() {
+            return Ok(FoundPartial::OfUser(stat.st_uid));
+        }
+        let open = |access| dir.open(name, access | OFlags::NONBLOCK, Mode::empty());
+        // NFS locks only files that are open for writing.
+        let opened = match open(OFlags::RDWR) {
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::ACCESS) => {
+                open(OFlags::RDONLY)
+            }
+            opened => opened,
+        };
+        let file = match opened {
+            Err(cause) if is_gone(&cause) => return Ok(FoundPartial::Nothing),
+            opened => File::from(opened?),
+        };
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let stat = fstat(&file)?;
+        let is_in_use = match locked {
+            Ok(()) => false,
+            Err(Errno::AGAIN) => true,
+            Err(_) => age(&stat) < IN_USE,
+        };
+        // Its copy may have ended, and named or removed it, since it was opened.
+        if !is_plain(&stat) || !dir.stat(name).is_ok_and(|there| same_file(&there, &stat)) {
+            unlock(&file);
+            return Ok(FoundPartial::Nothing);
+        }
+        if is_in_use {
+            return Ok(FoundPartial::InUse);
+        }
+        let is_private = is_ours(&stat) && stat.st_mode & 0o077 == 0;
+        Ok(FoundPartial::Left(LeftPartial {
+            inode: inode_of(&file)?,
+            owner: stat.st_uid,
+            is_named_for_here: is_private && is_made_for(dir, name),
+            dir: dir.clone(),
+            name: name.to_owned(),
+            file,
+        }))
+    }
+
+    /// Removes it, unless its name is that of another file by now.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn remove(self) -> io::Result<()> {
+        let (own, there) = (fstat(&self.file)?, self.dir.stat(&self.name)?);
+        if same_file(&own, &there) {
+            unlinkat(&*self.dir.handle()?, &self.name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LeftPartial {
+    fn drop(&mut self) {
+        unlock(&self.file);
+    }
+}
+
+/// Time since the file was last written. A time in the future comes from another clock and counts
+/// as now.
+fn age(stat: &Stat) -> Duration {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+    let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+    let age = written.and_then(|written| SystemTime::now().duration_since(written).ok());
+    age.unwrap_or_default()
+}
+
+fn is_plain(stat: &Stat) -> bool {
+    file_type(stat) == FileType::RegularFile && stat.st_nlink == 1
+}
+
+fn is_gone(cause: &io::Error) -> bool {
+    Errno::from_io_error(cause) == Some(Errno::NOENT)
+}
+
+/// The directory that the user wants cleaned.
+pub struct CleanedDirectory {
+    pub dir: Arc<Dir>,
+    spec: Spec,
+}
+
+impl CleanedDirectory {
+    /// Opens the directory at the end of `path`. Links in it are followed unless it is confined.
+    ///
+    /// # Errors
+    /// `Kind::Write` if there is none; `Kind::Usage` for anything but a directory, and if the key
+    /// may not reach it.
+    pub fn find(
+        path: &[u8],
+        (base, remote): (PathBuf, bool),
+        confine: Option<Arc<Confine>>,
+    ) -> Result<CleanedDirectory> {
+        let spec = Spec {
+            path: path.to_vec(),
+            base,
+            remote,
+            no_target_directory: false,
+            inplace: false,
+            fsync: false,
+            mkpath: false,
+            dry_run: false,
+            check: false,
+            relative: false,
+            is_beside: false,
+            scp: None,
+            confine,
+        };
+        let handles = Arc::new(Handles::default());
+        let found = spec
+            .expanded()
+            .and_then(|path| Ok((spec.reach(&handles).find(&path)?, path)));
+        let error = match found {
+            Ok((FoundPath::Directory(dir), _)) => return Ok(CleanedDirectory { dir, spec }),
+            Ok((FoundPath::Other(..), path)) => {
+                let message = "is not a directory: --clean takes the directory in which copies \
+                               have left files";
+                Error::new(Kind::Usage, Side::Dest, message).at(path)
+            }
+            Ok((FoundPath::Nothing(_), path)) => {
+                let message = "there is no such directory";
+                Error::new(Kind::Write, Side::Dest, message).at(path)
+            }
+            Err(error) => error,
+        };
+        Err(spec.as_typed(error))
+    }
+
+    /// The error about a file or directory below this one, with its path as the user would type it.
+    pub fn error(&self, below: &[u8], what: &str, cause: io::Error) -> Error {
+        use std::os::unix::ffi::OsStrExt;
+        let path = match below {
+            b"" => self.dir.path(),
+            below => self.dir.path().join(OsStr::from_bytes(below)),
+        };
+        let error = Error::io(Kind::Write, Side::Dest, path, what, cause);
+        self.spec.as_typed(error)
+    }
+}

@@ -1,0 +1,88 @@
+//! A journal that a copy has left: whether a running copy uses it, which unfinished files it names,
+//! and its removal by somebody who does not copy.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{AtFlags, FlockOperation, OFlags, flock, fstat, unlinkat};
+use rustix::io::Errno;
+
+use super::record::JournalUserKey;
+use super::{JournalPlace, lock, past};
+use crate::manifest::Inode;
+
+/// Without locks, a journal that was touched so recently counts as used; this allows for clocks
+/// that differ.
+const IN_USE: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// What a file with a journal's name is.
+pub enum FoundJournal {
+    Nothing,
+    /// No journal that this user's fastcp has signed.
+    Unsigned,
+    /// A running copy uses it, and may still resume these partial files.
+    InUse(Vec<Inode>),
+    Left(LeftJournal),
+}
+
+/// A journal that no copy uses. As long as this exists, no copy opens the journal.
+pub struct LeftJournal {
+    /// Its unfinished partial files.
+    pub unfinished: Vec<Inode>,
+    place: JournalPlace,
+    file: File,
+}
+
+impl JournalPlace {
+    pub fn find(&self, user: &JournalUserKey) -> FoundJournal {
+        // NFS locks only files that are open for writing.
+        let Some(file) = self.open_own(OFlags::RDWR) else {
+            return FoundJournal::Unsigned;
+        };
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let is_in_use = match locked {
+            Ok(()) => false,
+            Err(Errno::AGAIN) => true,
+            Err(_) => lock::silence(&file) < IN_USE,
+        };
+        // Its copy may have ended, and removed it, since it was opened.
+        if !fstat(&file).is_ok_and(|stat| stat.st_nlink > 0) {
+            return FoundJournal::Nothing;
+        }
+        let Some(key) = past::key(&file, user) else {
+            let _ = flock(&file, FlockOperation::Unlock);
+            return FoundJournal::Unsigned;
+        };
+        let unfinished = past::unfinished(&file, &key);
+        match is_in_use {
+            true => FoundJournal::InUse(unfinished),
+            false => FoundJournal::Left(LeftJournal {
+                unfinished,
+                place: self.clone(),
+                file,
+            }),
+        }
+    }
+}
+
+impl LeftJournal {
+    /// Removes it, unless its name is that of another file by now.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn remove(self) -> io::Result<()> {
+        let JournalPlace { dir, name } = &self.place;
+        let (own, there) = (fstat(&self.file)?, dir.stat(name)?);
+        if (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino) {
+            unlinkat(&*dir.handle()?, name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LeftJournal {
+    /// A child of this process may have the file open too, and so the lock.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}

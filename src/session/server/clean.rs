@@ -1,0 +1,49 @@
+//! The server's part in `--clean`: it removes what copies have left, and tells the client.
+
+use std::sync::Arc;
+
+use tokio::io::AsyncRead;
+
+use crate::control::Outgoing;
+use crate::dest::{CleanedDirectory, stored_user_key};
+use crate::error::Result;
+use crate::pipeline::Shutdown;
+use crate::pipeline::leftovers::Cleaning;
+use crate::session::control_reader::ControlReader;
+use crate::session::converse::say;
+use crate::session::runtime::off_task;
+use crate::wire::message::{Leftover, Leftovers, Message};
+
+/// # Errors
+/// The end of the session.
+pub(super) async fn serve<R: AsyncRead + Unpin>(
+    directory: CleanedDirectory,
+    dry_run: bool,
+    control: &Outgoing,
+    control_reader: &mut ControlReader<'_, R>,
+    shutdown: &Arc<Shutdown>,
+) -> Result<()> {
+    let (told, ending) = (control.clone(), shutdown.clone());
+    let clean = off_task(move || {
+        let tell = |leftover: Leftover| {
+            let files = vec![leftover];
+            let is_last = false;
+            // If the connection is lost, its reader reports that.
+            let _ = told.send_blocking(Message::Leftovers(Leftovers { files, is_last }));
+        };
+        let cleaning = Cleaning {
+            directory: &directory,
+            user: stored_user_key(),
+            dry_run,
+            is_ending: &|| ending.cause().is_some(),
+            tell: &tell,
+        };
+        cleaning.run();
+    });
+    control_reader.during(clean).await??;
+    let last = Leftovers {
+        files: Vec::new(),
+        is_last: true,
+    };
+    say(control, Message::Leftovers(last)).await
+}
