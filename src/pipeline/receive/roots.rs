@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
 
 use rustix::rand::GetRandomFlags;
 
@@ -24,6 +25,7 @@ use crate::journal::{self, Journal, JournalPlace, Opening, WaitForLock};
 use crate::manifest::{Root, Totals};
 use crate::mapping::Mapping;
 use crate::pipeline::context::Context;
+use crate::pipeline::leftovers;
 use crate::progress::Phase;
 use crate::source::{RequestedPaths, requested_paths};
 use crate::wire::message::{ABOVE_MAX, Message, RootSpace, RootsResolved};
@@ -436,10 +438,25 @@ impl DestinationResolver<'_> {
         self.entries
             .journal
             .open(places, &same, &opening, &waiting)?;
+        self.sweep(first);
         if let Some(began) = self.entries.journal().and_then(Journal::run_began) {
             self.entries.mirror.began_at(began);
         }
         Ok(())
+    }
+
+    /// Removes what abandoned copies have left where this copy writes. Now, since later the directory
+    /// may have its final times already.
+    fn sweep(&self, first: &RootTarget) {
+        let rules = &self.entries.rules;
+        // Existing files stay if the key or the user says so.
+        let keeps = rules.untouched || rules.closed || rules.snapshot;
+        if keeps || first.landing.device().is_some() {
+            return;
+        }
+        if let Some(dir) = first.landing.dir() {
+            leftovers::sweep(dir, &user_key().bytes, SystemTime::now());
+        }
     }
 }
 

@@ -1,9 +1,10 @@
-//! What interrupted copies leave: names that tell whose it is, who resumes it, and `--clean`.
+//! What interrupted copies leave: names that tell whose it is, `--clean`, and the end of old ones.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::support::cut_short::aged;
 use crate::support::done::Done;
@@ -20,7 +21,10 @@ ways! { push, local_pull => clean_names_the_host_and_the_path_as_they_are_typed 
 ways! { local_push =>
     a_slash_or_the_names_of_earlier_versions_keep_the_resume,
     clean_leaves_a_running_copy_alone,
+    old_leftovers_go_when_another_copy_writes_there,
 }
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 const SIZE: usize = 3 * MIB;
 
@@ -260,4 +264,37 @@ fn clean_leaves_a_running_copy_alone(case: &Case) {
     held.release();
     copy.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn set_age(path: &Path, age: Duration) {
+    let file = File::options().write(true).open(path).expect("open it");
+    file.set_modified(SystemTime::now() - age)
+        .expect("set its time");
+}
+
+fn old_leftovers_go_when_another_copy_writes_there(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    tree(case);
+    case.src.file("other", "another file");
+    case.src.file("young", noise(2, SIZE));
+    interrupted(case, &["-r"], "tree", "");
+    let journal = case.dst.path(case.dst.journal_of("tree"));
+    let sub = Dir(case.dst.path("tree/sub"));
+    // Not named by that journal.
+    sub.file(".fastcp-x.part", "of a source");
+    set_age(&journal, 29 * DAY);
+    case.copy(&[], "other", "").succeeds();
+    assert!(journal.exists() && sub.partials().len() == 2);
+
+    interrupted(case, &[], "young", "");
+    set_age(&journal, 31 * DAY);
+    case.copy(&[], "other", "").succeeds();
+    assert_eq!(sub.names(), [".fastcp-x.part"]);
+    let young = [case.dst.journal_of("young"), case.dst.partial_of("young")];
+    let mut expected = [&young[..], &["other".to_owned(), "tree".to_owned()]].concat();
+    expected.sort();
+    assert_eq!(case.dst.names(), expected);
+    case.sweep();
 }
