@@ -17,6 +17,7 @@ use fastcp::error::Error;
 use fastcp::itemize::ItemizedEntry;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
+use fastcp::report::event::CopyEvent;
 use fastcp::session::{Compress, CopyOptions, EndKind, Host, Operand, Permit, Request, server};
 
 /// Chunks of the two copies: the first is long past warm-up.
@@ -79,6 +80,7 @@ impl Reporter for Silent {
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}
+    fn event(&self, _: CopyEvent) {}
     fn changes_waiting(&self) -> usize {
         0
     }

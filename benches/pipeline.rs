@@ -10,6 +10,7 @@ use fastcp::error::Error;
 use fastcp::itemize::ItemizedEntry;
 use fastcp::progress::Progress;
 use fastcp::report::Reporter;
+use fastcp::report::event::CopyEvent;
 use fastcp::session::{Compress, CopyOptions, EndKind, Operand, Request};
 
 struct Silent;
@@ -25,6 +26,7 @@ impl Reporter for Silent {
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}
+    fn event(&self, _: CopyEvent) {}
     fn changes_waiting(&self) -> usize {
         0
     }

@@ -1,9 +1,12 @@
 //! Events of a copy that the user interface shows while the copy runs.
 
+pub mod event;
+
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::itemize::ItemizedEntry;
+use event::CopyEvent;
 
 /// Prints a line for the user.
 pub type TellUser = Arc<dyn Fn(&str) + Send + Sync>;
@@ -27,7 +30,9 @@ pub trait Reporter: Send + Sync {
     fn itemized(&self, entry: &ItemizedEntry);
     /// The same for a deleted entry.
     fn deleted(&self, path: &[u8]);
-    /// Bytes of these lines that wait to be written.
+    /// An event for the records of the copy (`--json`, `--log-file`).
+    fn event(&self, event: CopyEvent);
+    /// Bytes of lines about changes, and of events, that wait to be written.
     fn changes_waiting(&self) -> usize;
     /// The user asked for the progress.
     fn status(&self);
@@ -58,6 +63,7 @@ impl Reporter for SilentReporter {
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}
+    fn event(&self, _: CopyEvent) {}
     fn changes_waiting(&self) -> usize {
         0
     }

@@ -18,6 +18,7 @@ use crate::pipeline::context::{Agreement, Context};
 use crate::pipeline::news::News;
 use crate::pipeline::send::SendTerms;
 use crate::progress::{Phase, Progress};
+use crate::report::event::CopyEvent;
 use crate::seal::{Direction, Opener, Sealer, Secret, page_secret};
 use crate::session::context::{ClientContext, SharedSource};
 use crate::session::control_reader::ControlReader;
@@ -29,6 +30,9 @@ use crate::session::operands::{self, CountedSources, Counting};
 use crate::session::request::{CopyOptions, Request};
 use crate::session::tuning::{self, Audience, Tuning, TuningTerms};
 use crate::transport::rate_limit::RateLimiter;
+
+/// The route of such a copy.
+const ROUTE: &str = "local";
 
 /// Bytes of control messages that may be between the halves.
 const CONTROL_BUFFER: usize = 64 << 10;
@@ -63,6 +67,7 @@ async fn copy_once(request: &Request, client: &ClientContext) -> Result<String> 
         () = client.shutdown.wait() => return Err(client.shutdown.error()),
     };
     sources.show(&client.progress);
+    client.reporter.event(CopyEvent::Route(ROUTE.to_owned()));
     let started = Both::start(request, client, &options, budget, sources).await?;
     let Both {
         sending,
@@ -112,7 +117,7 @@ async fn copy_once(request: &Request, client: &ClientContext) -> Result<String> 
     }
     tokio::join!(sending.stop(), receiving.stop());
     match copied {
-        Ok(_) => Ok("local".to_owned()),
+        Ok(_) => Ok(ROUTE.to_owned()),
         Err(_) => Err(client.shutdown.error()),
     }
 }

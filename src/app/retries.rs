@@ -14,6 +14,7 @@ use super::relay;
 use super::turn::WaitForTurn;
 use crate::error::{Error, Kind, Result, Side};
 use crate::progress::Phase;
+use crate::report::event::{self, CopyEvent};
 use crate::seal::Secret;
 use crate::session::client::{self, LostSession, Session};
 use crate::session::context::ClientContext;
@@ -158,6 +159,7 @@ pub async fn repeat(
         } else {
             client.reporter.detail(&outage.detail(wait, &retries));
         }
+        client.reporter.event(outage.event(wait));
         client.progress.set_phase(Phase::Reconnecting);
         client.progress.set_next_login(wait);
         pause(wait, client).await?;
@@ -202,6 +204,12 @@ async fn first_again(
     // It may have been lost after its login.
     client.progress.set_phase(Phase::Connecting);
     client.progress.set_next_login(wait);
+    let name = request.host().map_or("", |host| &host.name);
+    client.reporter.event(CopyEvent::Retry(event::LoginRetry {
+        host: printable(name.as_bytes()),
+        cause: error.message,
+        wait,
+    }));
     pause(wait, client).await
 }
 
@@ -343,6 +351,14 @@ impl Outage {
     fn detail(&self, wait: Duration, retries: &Retries) -> String {
         let why = self.login.as_deref().unwrap_or("unknown reason");
         format!("login failed ({why}); {}", next(wait, retries))
+    }
+
+    fn event(&self, wait: Duration) -> CopyEvent {
+        CopyEvent::Retry(event::LoginRetry {
+            host: self.host.clone(),
+            cause: self.login.as_ref().unwrap_or(&self.cause).clone(),
+            wait,
+        })
     }
 
     fn given_up(&self, retries: &Retries) -> Error {

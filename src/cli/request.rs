@@ -100,6 +100,7 @@ pub(super) fn request(
             scp: false,
             dry_run: args.dry_run,
             itemizes,
+            reports_files: false,
             check: args.check.is_some(),
             keep,
             update,

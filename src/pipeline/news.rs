@@ -10,6 +10,7 @@ use super::itemized_list::ItemizedList;
 use crate::manifest::NAME_MAX;
 use crate::progress::Progress;
 use crate::report::Reporter;
+use crate::report::event::{CopyEvent, FileDone};
 use crate::units::printable;
 use crate::wire::message::{DeletedEntries, SnapshotReport};
 
@@ -95,6 +96,16 @@ impl News {
             deleted: Mutex::default(),
             removed: Mutex::default(),
             snapshot: Mutex::default(),
+        }
+    }
+
+    /// Files are in place. Never waits.
+    pub fn files_done(&self, mut files: Vec<FileDone>) {
+        if let Some(reporter) = &self.reporter {
+            files
+                .iter_mut()
+                .for_each(|file| file.path.truncate(PATH_SHOWN));
+            reporter.event(CopyEvent::Files(files));
         }
     }
 

@@ -230,6 +230,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Durable(_)
         | Message::SourcesRemoved(_)
         | Message::Itemized(_)
+        | Message::FilesDone(_)
         | Message::SumUp(_)
         | Message::DirectorySums(_)
         | Message::EntrySums(_)

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use nix::unistd::{User, geteuid};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{SignalKind, signal};
@@ -59,6 +60,21 @@ pub fn be_nice() {
             libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, thread, CLASS_IDLE);
         }
     }
+}
+
+/// The name of this host.
+pub fn name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The user that this process runs as; its number if it has no name.
+pub fn user() -> String {
+    let uid = geteuid();
+    let user = User::from_uid(uid).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 /// The hello of this build on this machine.

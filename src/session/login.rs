@@ -20,6 +20,7 @@ use crate::control::{ControlError, Incoming, Outgoing, say_hello};
 use crate::error::{Error, Kind, Result, Side};
 use crate::outcome::Verdict;
 use crate::report::Reporter;
+use crate::report::event::{CopyEvent, HostEnd, Login};
 use crate::session::context::ClientContext;
 use crate::session::converse::RunningEnd;
 use crate::session::request::Request;
@@ -48,6 +49,9 @@ const CONCLUSION_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a login after a lost connection may take at most: ssh's own limit, and the time that
 /// the server needs to start on a busy host.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Characters of a server's text that are recorded.
+const TEXT_MAX: usize = 200;
 
 /// ssh's exit code if ssh itself fails. Otherwise it is that of the command there.
 const SSH_FAILED: i32 = 255;
@@ -196,6 +200,9 @@ impl Met {
             printable(host.name.as_bytes()),
             printable(hello.build.as_bytes()),
         ));
+        client
+            .reporter
+            .event(CopyEvent::LoggedIn(login_to(host, request, &hello)));
         Ok(Met {
             host: host.clone(),
             hello,
@@ -350,6 +357,29 @@ async fn options(
                 None => (options, false),
             }
         }
+    }
+}
+
+/// What a server says of itself, for the records of the copy.
+fn login_to(host: &Host, request: &Request, hello: &Hello) -> Login {
+    let is_dest = request
+        .dest
+        .host
+        .as_ref()
+        .is_some_and(|dest| std::ptr::eq(dest, host));
+    let text = |text: &str| -> String {
+        let short: String = text.chars().take(TEXT_MAX).collect();
+        printable(short.as_bytes())
+    };
+    Login {
+        end: match is_dest {
+            true => HostEnd::Dest,
+            false => HostEnd::Source,
+        },
+        host: printable(host.name.as_bytes()),
+        name: text(&hello.host),
+        user: text(&hello.user),
+        version: text(&hello.build),
     }
 }
 
@@ -621,6 +651,7 @@ mod tests {
         fn detail(&self, _: &str) {}
         fn itemized(&self, _: &ItemizedEntry) {}
         fn deleted(&self, _: &[u8]) {}
+        fn event(&self, _: CopyEvent) {}
         fn changes_waiting(&self) -> usize {
             0
         }

@@ -40,6 +40,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         dry_run: request.options.dry_run,
         itemizes: request.options.itemizes,
         itemizes_if_allowed: request.names_files,
+        reports_files: request.options.reports_files,
         check: request.check,
         relative: request.options.relative.is_some(),
         maps: request.maps(),

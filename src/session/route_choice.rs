@@ -26,6 +26,7 @@ use crate::algorithms::Suite;
 use crate::error::Error;
 use crate::manifest::Totals;
 use crate::outcome::Remembered;
+use crate::report::event::CopyEvent;
 use crate::session::context::{ClientContext, FarServer};
 use crate::session::request::Request;
 use crate::session::{polite, tuning};
@@ -338,6 +339,8 @@ impl RouteChooser<'_> {
     /// Ends the other attempts.
     async fn settle(&self, running: &mut Running, chosen: Route) {
         self.detail(&format!("route: using {}", chosen.name()));
+        let route = CopyEvent::Route(chosen.name().to_owned());
+        self.client.reporter.event(route);
         for route in [Route::Direct, Route::Reverse, Route::Ssh] {
             if route == chosen {
                 continue;

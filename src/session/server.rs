@@ -93,6 +93,12 @@ pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
     if let Some(address) = addresses::of_login(&connection, addresses::SshEnd::Server) {
         address.clone_into(&mut hello.reached);
     }
+    // The owner of a limited key need not know more than it was told.
+    if permit == Permit::default() {
+        // sshd and sudo set it. Another look-up may ask a directory server, which takes time.
+        let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
+        (hello.host, hello.user) = (host::name(), user.unwrap_or_else(host::user));
+    }
     if placed {
         if let Err(cause) = program::placed::settle() {
             // Ignores a stderr that nobody reads any more.
@@ -225,6 +231,7 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.dry_run = client.dry_run;
     let hides = client.itemizes_if_allowed && permit.hides_changes(&open.role);
     open.options.itemizes = client.itemizes && !hides;
+    open.options.reports_files = client.reports_files;
     open.options.is_beside = client.beside;
     open.options.scp = client.scp;
     // It never does more than a dry run.

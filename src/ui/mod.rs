@@ -48,6 +48,7 @@ use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::pipe::write_all;
 use crate::progress::Snapshot;
 use crate::report::Reporter;
+use crate::report::event::CopyEvent;
 use crate::session::Outcome;
 use crate::units::{count, harmless, printable, size};
 
@@ -417,6 +418,8 @@ impl Reporter for Teller {
             None => self.detail(&format!("deleted {}", printable(path))),
         }
     }
+
+    fn event(&self, _: CopyEvent) {}
 
     fn changes_waiting(&self) -> usize {
         match &self.changes {

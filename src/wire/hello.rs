@@ -103,6 +103,11 @@ pub struct Hello {
     /// The address of this host that the login reached, as sshd reports it; empty without one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reached: String,
+    /// Sent by a server: the name of its host, and the user that it runs as, for the client's records.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub user: String,
     /// Sent by a server: where it accepts data connections from now on, if the client does not choose
     /// the ports. It says the same once more in answer to the request
     /// ([`Message::Listen`](super::message::Message::Listen)), a round trip later.
@@ -143,6 +148,10 @@ pub struct Hello {
     /// Sent by a client with `itemizes`: a key that forbids it allows the copy without it (`-vv`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub itemizes_if_allowed: bool,
+    /// Sent by a client: it wants to know which files are in place
+    /// ([`FilesDone`](super::message::Message::FilesDone)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reports_files: bool,
     /// Sent by a client: `--check`, which is a dry run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub check: bool,
@@ -254,6 +263,8 @@ impl Hello {
             processors,
             program: String::new(),
             reached: String::new(),
+            host: String::new(),
+            user: String::new(),
             listen: None,
             owner: String::new(),
             trust_partial: false,
@@ -266,6 +277,7 @@ impl Hello {
             dry_run: false,
             itemizes: false,
             itemizes_if_allowed: false,
+            reports_files: false,
             check: false,
             relative: false,
             maps: false,

@@ -6,6 +6,7 @@ mod check;
 mod differs;
 mod entries;
 mod fault;
+mod files_done;
 mod first_messages;
 mod itemized;
 mod leftovers;
@@ -40,6 +41,7 @@ pub use entries::{
     Want, WantKind,
 };
 pub use fault::Fault;
+pub use files_done::{FILES_DONE_MAX, FilesDone};
 pub use itemized::{ITEMIZED_MAX, ItemizedEntries};
 pub use leftovers::{LEFTOVERS_MAX, Leftover, LeftoverFate, Leftovers};
 pub use limits::{MESSAGE_MAX, ROOTS_MAX, SPANS_MAX};
@@ -195,6 +197,8 @@ messages! {
     0x8025 => Deleted(DeletedEntries),
     // The complete snapshot that a receiver has made.
     0x8026 => Snapshot(SnapshotReport),
+    // Files that a receiver has put in place, for a client whose hello asks for them.
+    0x8032 => FilesDone(FilesDone),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
     // A file that only grew, which the sender copies up to an earlier length. Sent only if the user's

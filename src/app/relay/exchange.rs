@@ -320,6 +320,13 @@ impl<'a> Exchange<'a> {
                 self.client.news.itemized.add(&changes);
                 RelayStep::Taken
             }
+            Message::FilesDone(done) => {
+                if !self.request.options.reports_files {
+                    return Ok(RelayStep::OutOfPlace);
+                }
+                self.client.news.files_done(done.files);
+                RelayStep::Taken
+            }
             message @ (Message::SumUp(_)
             | Message::OwnNames(_)
             | Message::Ack(_)

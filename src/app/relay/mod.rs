@@ -158,6 +158,8 @@ fn told(hello: &Hello) -> Hello {
     Hello {
         reached: String::new(),
         program: String::new(),
+        host: String::new(),
+        user: String::new(),
         ..hello.clone()
     }
 }

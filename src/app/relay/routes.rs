@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::algorithms::Suite;
 use crate::control::Outgoing;
 use crate::error::Error;
+use crate::report::event::CopyEvent;
 use crate::session::connection_control::Inband;
 use crate::session::context::ClientContext;
 use crate::session::data_connections::end_later;
@@ -305,6 +306,8 @@ impl RelayRoutes<'_> {
     async fn settle(&self, chosen: Route, dialling: &mut Dialling) {
         let detail = format!("route: using {}", chosen.name());
         self.client.reporter.detail(&detail);
+        let route = CopyEvent::Route(chosen.name().to_owned());
+        self.client.reporter.event(route);
         let (other, was_told) = match chosen {
             Route::Direct => (Route::Reverse, std::mem::take(&mut dialling.reverse)),
             _ => {

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::copy_journal::CopyJournal;
 use super::destination::Sessions;
+use super::done_files::PlacedContent;
 use super::entry_table::{EntryTable, Location};
 use super::merged::MergeClaim;
 use super::mirror::Mirroring;
@@ -32,6 +33,7 @@ use crate::locks::{OrderedGuard, OrderedMutex, place};
 use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
+use crate::report::event::FileResult;
 use crate::source::is_just_written;
 use crate::wire::message::{DirectoryNames, ExtraEntries, RemovedSources, SourcePlaces};
 
@@ -141,11 +143,15 @@ impl Entries {
         if !self.is_requested(table, entry) {
             return (Location::Refused, None);
         }
-        let is_listing = self.context().digests.is_some() || self.report.itemizer.is_on();
         (
-            table.locate(entry.id, entry.parent, &entry.name, is_listing),
+            table.locate(entry.id, entry.parent, &entry.name, self.is_listing()),
             table.path_of(entry.id, entry.parent, &entry.name),
         )
+    }
+
+    /// True if the user wants the paths of entries.
+    pub(super) fn is_listing(&self) -> bool {
+        self.context().digests.is_some() || self.report.names_entries()
     }
 
     /// Ends the copy, and returns false, if the sender sends what the user did not name.
@@ -303,8 +309,23 @@ impl Entries {
 
     /// Accounts for an unchanged file, which exists with correct metadata.
     pub fn found_unchanged(&self, file: IncomingFile, existing: &ExistingEntry) {
-        let IncomingFile { entry, slot, .. } = file;
+        self.found_there(file, existing, FileResult::Unchanged);
+    }
+
+    fn found_there(&self, file: IncomingFile, existing: &ExistingEntry, result: FileResult) {
+        let IncomingFile {
+            entry,
+            slot,
+            listed,
+            ..
+        } = file;
         self.context().progress.add_unchanged(entry.size);
+        let placed = PlacedContent {
+            size: entry.size,
+            digest: None,
+            result,
+        };
+        self.report.done.add(listed.as_ref(), &placed);
         self.remember_linked(&entry, &slot, Some(existing));
         // What `--no-clobber` leaves alone stays at both ends.
         if !self.rules.no_clobber {
@@ -318,7 +339,7 @@ impl Entries {
         let inode = (existing.dev, existing.ino);
         let itemizer = &self.report.itemizer;
         itemizer.note_first(&file.entry, file.listed.as_ref(), Some(inode));
-        self.found_unchanged(file, existing);
+        self.found_there(file, existing, FileResult::Reused);
     }
 
     /// Accounts for an entry that is in place, or would be (`--dry-run`), and tells the sender.
@@ -490,13 +511,8 @@ impl Entries {
     }
 
     /// A file has its final name.
-    pub fn file_placed(
-        &self,
-        entry: &Entry,
-        listed: Option<&ListedPath>,
-        digest: impl Fn() -> Digest,
-    ) {
-        self.report.file_placed(entry, listed, digest);
+    pub fn file_placed(&self, entry: &Entry, listed: Option<&ListedPath>, placed: &PlacedContent) {
+        self.report.file_placed(entry, listed, placed);
         self.settle(entry.id, entry.parent);
     }
 
@@ -532,6 +548,12 @@ impl Entries {
             let itemizer = &self.report.itemizer;
             itemizer.note_first(&entry, listed.as_ref(), Some(inode));
         }
+        let placed = PlacedContent {
+            size: existing.map_or(entry.size, |existing| existing.size),
+            digest,
+            result: FileResult::Resumed,
+        };
+        self.report.done.add(listed.as_ref(), &placed);
         context.progress.add_resumed(entry.size);
         context.progress.add_resumed_files(1);
         context.progress.add_files(1);
@@ -580,7 +602,7 @@ impl Entries {
             drop(table);
             last.into_iter()
                 .for_each(|open| self.finish_directory(open));
-            self.report.itemizer.flush();
+            self.report.flush();
             if self.mirror.begin(&self.report) && self.removal.is_over(RemovalStep::Placed, self) {
                 self.complete();
             }
@@ -704,7 +726,7 @@ impl Entries {
 
     /// Ends the copy: everything is in place.
     fn complete(&self) {
-        self.report.itemizer.flush();
+        self.report.flush();
         match self.rules.fsync {
             // Each file has reported its own errors.
             true => self.journal.end_sync(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::destination::CopyDestination;
+use super::done_files::PlacedContent;
 use super::entries::{Entries, NOT_IN_SCP};
 use super::entry_table::Location;
 use super::files::Files;
@@ -34,6 +35,7 @@ use crate::pipeline::digest_list::ListedPath;
 use crate::pipeline::receive::Receiver;
 use crate::pipeline::send::pipe::begun_before;
 use crate::progress::Phase;
+use crate::report::event::FileResult;
 use crate::units::printable;
 use crate::wire::message::{
     AllSent, ByteRange, EntryEnd, Fault, Message, RootSpaces, Roots, SumsAnswer, UncountedRoots,
@@ -53,7 +55,7 @@ pub fn run(receiver: &Receiver, destination: &CopyDestination) {
     receiver.messages.take_all(|message| {
         if !receiver.context.is_ending() {
             writer.take(message);
-            receiver.entries.report.itemizer.flush();
+            receiver.entries.report.flush();
         }
     });
 }
@@ -524,8 +526,8 @@ impl EntryWriter<'_> {
                 let is_at = (first, from.inode);
                 let itemizer = self.itemizer();
                 let item = itemizer.change_of_link(Some(&slot), &entry, is_at, listed.as_ref());
-                if let (Some(list), Some(listed)) = (&self.context().digests, listed) {
-                    list.add_link(&entry, first, listed);
+                if let (Some(list), Some(listed)) = (&self.context().digests, &listed) {
+                    list.add_link(&entry, first, listed.clone());
                 }
                 let place = || dest::place_hard_link(&from, &slot, &entry, &entries.rules);
                 let placed = item.and_then(|item| {
@@ -537,6 +539,17 @@ impl EntryWriter<'_> {
                     }
                     Ok(item.filter(|_| is_new))
                 });
+                let done = &entries.report.done;
+                if placed.is_ok() && done.is_on() {
+                    // The announcement of a further name has no size.
+                    let existing = dest::existing(&slot).ok().flatten();
+                    let placed = PlacedContent {
+                        size: existing.map_or(0, |existing| existing.size),
+                        digest: None,
+                        result: FileResult::Linked,
+                    };
+                    done.add(listed.as_ref(), &placed);
+                }
                 self.link_placed(&entry, placed);
             }
         }

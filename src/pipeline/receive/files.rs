@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use super::done_files::PlacedContent;
 use super::entries::Entries;
 use super::jobs::{FailedFile, Job, Jobs};
 use super::open_file::{FileOutput, Gaps, OpenFile, PartialFile};
@@ -16,6 +17,7 @@ use crate::keep::UnchangedBy;
 use crate::manifest::EntryId;
 use crate::pipe::Stop;
 use crate::pipeline::context::Context;
+use crate::report::event::FileResult;
 use crate::units::{printable, size};
 use crate::wire::message::EntryEnd;
 
@@ -31,6 +33,15 @@ pub struct Files {
     pub(super) index_room: IndexRoom,
     /// The number of gaps between the finished pieces of all open files.
     gaps: Arc<AtomicUsize>,
+}
+
+/// A file that has its final name.
+struct ClosedFile {
+    digest: Option<Digest>,
+    /// Its status, if this copy put it there.
+    existing: Option<ExistingEntry>,
+    /// The existing file has stayed because its content is the same.
+    is_unchanged: bool,
 }
 
 impl Files {
@@ -93,7 +104,11 @@ impl Files {
             return self.close_dry(file);
         }
         match self.finish(file) {
-            Ok((digest, existing)) => {
+            Ok(ClosedFile {
+                digest,
+                existing,
+                is_unchanged,
+            }) => {
                 if let Some(slot) = file.slot() {
                     self.entries
                         .remember_linked(&file.entry, slot, existing.as_ref());
@@ -107,9 +122,24 @@ impl Files {
                 if let Some(slot) = file.slot().filter(|_| is_copied) {
                     self.entries.found_durable(&file.entry, slot);
                 }
-                let digest = || digest.unwrap_or_default();
+                let partial = file.partial_file();
+                let placed = PlacedContent {
+                    size: match &file.output {
+                        FileOutput::Compared { .. } => file.entry.size,
+                        FileOutput::Partial(_) | FileOutput::Pipe(..) => file.claims.lock().end(),
+                    },
+                    digest,
+                    result: match is_unchanged {
+                        true => FileResult::Unchanged,
+                        false if partial.is_none_or(|it| it.is_resumed) && is_copied => {
+                            FileResult::Resumed
+                        }
+                        false => FileResult::Copied,
+                    },
+                };
                 self.entries
-                    .file_placed(&file.entry, file.listed.as_ref(), digest);
+                    .file_placed(&file.entry, file.listed.as_ref(), &placed);
+                self.entries.report.done.flush();
             }
             Err(error) => self.give_up(file, &error),
         }
@@ -151,9 +181,7 @@ impl Files {
         self.entries.acknowledge(id, parent);
     }
 
-    /// Returns the digest. Also returns the status of the file under its final name, if this copy
-    /// put it there.
-    fn finish(&self, file: &OpenFile) -> Result<(Option<Digest>, Option<ExistingEntry>)> {
+    fn finish(&self, file: &OpenFile) -> Result<ClosedFile> {
         let Some(end) = file.end.get() else {
             let early = Error::new(
                 Kind::Lost,
@@ -165,17 +193,30 @@ impl Files {
         match &file.output {
             FileOutput::Compared { slot, known } => {
                 let digest = self.finish_compared(file, slot, *known, end.root)?;
-                Ok((digest, None))
+                Ok(ClosedFile {
+                    digest,
+                    existing: None,
+                    is_unchanged: known.is_none(),
+                })
             }
             FileOutput::Pipe(sink, _) => {
                 let (length, root) = self.check_whole(file, end)?;
                 sink.finish(length)?;
-                Ok((root, None))
+                Ok(ClosedFile {
+                    digest: root,
+                    existing: None,
+                    is_unchanged: false,
+                })
             }
             FileOutput::Partial(partial) => {
                 let (length, root) = self.check_whole(file, end)?;
-                let existing = self.commit(file, partial, length, root.or(end.root))?;
-                Ok((root, Some(existing)))
+                let digest = root.or(end.root);
+                let (existing, is_unchanged) = self.commit(file, partial, length, digest)?;
+                Ok(ClosedFile {
+                    digest: root,
+                    existing: Some(existing),
+                    is_unchanged,
+                })
             }
         }
     }
@@ -198,14 +239,15 @@ impl Files {
         Ok((length, root))
     }
 
-    /// Gives the file its name, and records it. Returns its status.
+    /// Gives the file its name, and records it. Returns its status, and true if the existing file has
+    /// stayed because its content is the same.
     fn commit(
         &self,
         file: &OpenFile,
         state: &PartialFile,
         length: u64,
         digest: Option<Digest>,
-    ) -> Result<ExistingEntry> {
+    ) -> Result<(ExistingEntry, bool)> {
         let partial = file.take_partial();
         // No claim is open, so no worker holds the partial file any more.
         let mut partial = partial
@@ -237,7 +279,7 @@ impl Files {
             }
             journal.finished(&[record]);
         }
-        Ok(existing)
+        Ok((existing, stays))
     }
 
     /// True if a later session may find the file in place. A pipe that can be read again is read

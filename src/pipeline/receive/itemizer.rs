@@ -4,11 +4,12 @@
 
 use std::collections::HashMap;
 use std::mem::take;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::Stat;
 
+use super::landed_names::{LandedNames, PATH_MAX};
 use crate::dest::{self, Directory, EntrySlot, Rules};
 use crate::error::Result;
 use crate::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
@@ -21,17 +22,13 @@ use crate::wire::message::{ItemizedEntries, Message};
 const SAID_MAX: usize = 256;
 const SAID_BYTES_MAX: usize = 64 << 10;
 
-/// Longest path or target in a message, in bytes; the rest is left out.
-const PATH_MAX: usize = 256 << 10;
-
 pub(super) struct Itemizer {
     context: Arc<Context>,
     rules: Rules,
     is_on: bool,
     /// The user wants each change, and not only the sums.
     lists: bool,
-    /// Names of the roots at the destination.
-    landed: OnceLock<Vec<Vec<u8>>>,
+    names: Arc<LandedNames>,
     unsaid: Mutex<Unsaid>,
     /// Changes of files that are on their way. They are reported when the file is in place.
     under_way: Mutex<HashMap<EntryId, UnderWay>>,
@@ -70,14 +67,14 @@ struct FirstName {
 }
 
 impl Itemizer {
-    pub(super) fn new(context: Arc<Context>, rules: Rules) -> Itemizer {
+    pub(super) fn new(context: Arc<Context>, rules: Rules, names: Arc<LandedNames>) -> Itemizer {
         let options = &context.options;
         Itemizer {
             is_on: options.itemizes || options.dry_run,
             lists: options.itemizes,
             context,
             rules,
-            landed: OnceLock::new(),
+            names,
             unsaid: Mutex::default(),
             under_way: Mutex::default(),
             before: Mutex::default(),
@@ -87,12 +84,6 @@ impl Itemizer {
 
     pub(super) fn is_on(&self) -> bool {
         self.is_on
-    }
-
-    /// Names of the roots at the destination, in their order.
-    pub(super) fn set_landed(&self, names: Vec<Vec<u8>>) {
-        // Roots land once, so it was not set before.
-        let _ = self.landed.set(names);
     }
 
     /// Keeps the status of a directory from before the copy.
@@ -226,22 +217,9 @@ impl Itemizer {
         }
     }
 
-    /// The path below the destination, at most [`PATH_MAX`] bytes of it.
+    /// The path below the destination.
     fn path(&self, listed: Option<&ListedPath>) -> Vec<u8> {
-        let Some(listed) = listed else {
-            return Vec::new();
-        };
-        let names = self.landed.get();
-        let root = names.and_then(|names| names.get(listed.root));
-        let root = root.map_or(&b""[..], |name| name);
-        let below = listed.below();
-        let between: &[u8] = match root.is_empty() || below.is_empty() {
-            true => b"",
-            false => b"/",
-        };
-        let mut path = [root, between, &below].concat();
-        path.truncate(PATH_MAX);
-        path
+        self.names.path(listed)
     }
 
     /// A change of an entry. `target` is for hard links.

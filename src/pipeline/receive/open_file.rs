@@ -88,6 +88,8 @@ pub struct PartialFile {
     pub young: bool,
     /// Existing content, with which the sender may compare its chunks by their digests.
     pub basis: Option<Basis>,
+    /// An earlier session has left a part of it.
+    pub is_resumed: bool,
     /// Where that content has moved.
     pub shifts: Shifts,
     /// Chunks with lower numbers belong to an earlier reading of the source and are dropped.
@@ -303,6 +305,7 @@ impl PartialFile {
             number: number.map_or_else(OnceLock::new, OnceLock::from),
             young,
             basis: None,
+            is_resumed: false,
             shifts: Shifts::default(),
             first_chunk: 0,
             unread: None,

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::arrived::PackClaim;
+use super::done_files::PlacedContent;
 use super::entries::{Entries, NOT_IN_SCP};
 use super::entry_table::Location;
 use super::recorded::{finished, standing};
@@ -17,6 +18,7 @@ use crate::journal::record::Finished;
 use crate::manifest::Entry;
 use crate::pipeline::context::Context;
 use crate::pipeline::worker_time::Activity;
+use crate::report::event::FileResult;
 
 /// Places packs. What their members belong to is in [`Entries`].
 pub struct PackPlacer {
@@ -130,7 +132,7 @@ impl PackPlacer {
         if let Some(journal) = self.entries.journal() {
             journal.finished(&records);
         }
-        self.entries.report.itemizer.flush();
+        self.entries.report.flush();
         self.entries.report.acks.chunk(number);
         self.entries.table().chunks.done(number);
         self.entries.finish_directories(None);
@@ -189,7 +191,15 @@ impl PackPlacer {
                 if existing.is_some() {
                     self.entries.found_durable(entry, &slot);
                 }
-                self.entries.file_placed(entry, listed.as_ref(), || digest);
+                let placed = PlacedContent {
+                    size: entry.size,
+                    digest: Some(digest),
+                    result: match existing {
+                        Some(_) => FileResult::Copied,
+                        None => FileResult::Unchanged,
+                    },
+                };
+                self.entries.file_placed(entry, listed.as_ref(), &placed);
             }
             Err(error) => self.entries.fail(entry.id, entry.parent, &error),
         }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use parking_lot::Mutex;
 
 use super::acks::Acks;
+use super::done_files::{DoneFiles, PlacedContent};
 use super::itemizer::Itemizer;
+use super::landed_names::LandedNames;
 use crate::dest::{self, Rules};
-use crate::digest::Digest;
 use crate::error::{Error, Kind, Side};
 use crate::keep::{NotKept, NotKeptCounters};
 use crate::manifest::{Entry, EntryId};
@@ -37,13 +38,19 @@ pub struct Report {
     stayed: AtomicU64,
     has_failed: AtomicBool,
     has_source_failed: AtomicBool,
+    /// Names of the roots at the destination.
+    pub(super) landed_names: Arc<LandedNames>,
     pub(super) itemizer: Itemizer,
+    pub(super) done: DoneFiles,
 }
 
 impl Report {
     pub fn new(context: Arc<Context>, rules: &Rules) -> Report {
+        let names = Arc::<LandedNames>::default();
         Report {
-            itemizer: Itemizer::new(context.clone(), rules.clone()),
+            itemizer: Itemizer::new(context.clone(), rules.clone(), names.clone()),
+            done: DoneFiles::new(context.clone(), names.clone()),
+            landed_names: names,
             context,
             acks: Acks::default(),
             damaged: Mutex::default(),
@@ -104,23 +111,30 @@ impl Report {
         Some(*times)
     }
 
+    /// True if the paths of entries are needed for the user.
+    pub(super) fn names_entries(&self) -> bool {
+        self.itemizer.is_on() || self.done.is_on()
+    }
+
+    /// Reports what was collected for the user.
+    pub(super) fn flush(&self) {
+        self.itemizer.flush();
+        self.done.flush();
+    }
+
     /// A file has its final name.
-    pub fn file_placed(
-        &self,
-        entry: &Entry,
-        listed: Option<&ListedPath>,
-        digest: impl Fn() -> Digest,
-    ) {
+    pub fn file_placed(&self, entry: &Entry, listed: Option<&ListedPath>, placed: &PlacedContent) {
         let context = &self.context;
         context.progress.add_files(1);
         context.progress.end_name(entry.id);
         if let (Some(list), Some(listed)) = (&context.digests, listed) {
-            let digest = digest();
+            let digest = placed.digest.unwrap_or_default();
             list.add(listed, &digest);
             list.remember(entry, &digest);
             list.wait_room(|| context.is_ending());
         }
         self.itemizer.placed(entry.id);
+        self.done.add(listed, placed);
         self.acks.entry(entry.id);
     }
 

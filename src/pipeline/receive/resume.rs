@@ -237,7 +237,7 @@ impl Resume {
             slot, listed, path, ..
         } = file;
         let mut state = PartialFile::new(slot, partial, Some(begun.number), young);
-        state.basis = basis;
+        (state.basis, state.is_resumed) = (basis, true);
         let place = (listed, path);
         if !context.agreed.peer_repairs {
             let entry = self.files.open(entry, place, state, told, None);
@@ -396,7 +396,7 @@ impl Resume {
         } = file;
         let number = journal.begin(&record_of(&path, &entry, &partial, young)?);
         let mut state = PartialFile::new(slot, partial, Some(number), young);
-        state.basis = basis;
+        (state.basis, state.is_resumed) = (basis, true);
         let nothing = self.files.nothing_of(&entry);
         let place = (listed, path);
         Ok(Want {
@@ -489,7 +489,8 @@ impl Resume {
     pub fn verify_placed_later(&self, placed: FinishedBefore) {
         // Before a source is removed, `--strict` compares all metadata of its entry.
         let needs_entry = self.context().options.mirror.removes_kept_only;
-        if placed.is_small && placed.file.listed.is_none() && !needs_entry {
+        let lists = self.context().digests.is_some() || self.entries().report.itemizer.is_on();
+        if placed.is_small && !lists && !needs_entry {
             let small = FinishedSmallFile::of(&placed.file.entry);
             if small.is_some_and(|small| self.checks.add_small(&small)) {
                 return;

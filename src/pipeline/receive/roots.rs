@@ -351,7 +351,12 @@ impl DestinationResolver<'_> {
     /// Notes the names of the roots, and the state of the directories before the journal is made
     /// there.
     fn itemize_roots(&self, targets: &[RootTarget]) -> Result<()> {
-        let itemizer = &self.entries.report.itemizer;
+        let report = &self.entries.report;
+        if report.names_entries() {
+            let names = targets.iter().map(|target| target.listed.clone());
+            report.landed_names.set(names.collect());
+        }
+        let itemizer = &report.itemizer;
         if !itemizer.is_on() {
             return Ok(());
         }
@@ -360,7 +365,6 @@ impl DestinationResolver<'_> {
                 itemizer.remember(dir.identity(), dest::status_of(dir)?);
             }
         }
-        itemizer.set_landed(targets.iter().map(|target| target.listed.clone()).collect());
         Ok(())
     }
 

@@ -248,9 +248,10 @@ impl Resume {
             size,
             has_links,
         } = small;
+        let is_listing = self.entries().is_listing();
         let table = self.entries().table();
         let path = table.path_of(id, parent, &name)?;
-        let Location::Slot(slot, listed) = table.locate(id, parent, &name, false) else {
+        let Location::Slot(slot, listed) = table.locate(id, parent, &name, is_listing) else {
             return None;
         };
         drop(table);

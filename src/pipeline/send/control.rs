@@ -174,6 +174,12 @@ impl SendControl {
                 }
                 self.context.news.itemized.add(&changes);
             }
+            Message::FilesDone(done) => {
+                if !self.context.options.reports_files {
+                    return Err(UnexpectedMessage("files that it was not asked for"));
+                }
+                self.context.news.files_done(done.files);
+            }
             Message::NotKept(some) => self.context.progress.not_kept().add(&some),
             Message::Busy(busy) => *self.heard.lock() = busy,
             Message::Checked(bytes) => self.context.progress.set_checked(bytes),

@@ -88,6 +88,9 @@ pub struct CopyOptions {
     /// `--itemize-changes`: the user wants to know each change. Sent in the hello too.
     #[serde(skip)]
     pub itemizes: bool,
+    /// The client keeps a record of files in place. Sent in the hello too.
+    #[serde(skip)]
+    pub reports_files: bool,
     /// `--check`: a dry run that compares contents, and writes nothing in any case. Sent in the hello.
     #[serde(skip)]
     pub check: bool,

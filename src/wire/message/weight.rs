@@ -5,6 +5,7 @@ use crate::earlier::EarlierPath;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Entry, NAME_MAX, Root};
 use crate::mapping::Mapping;
+use crate::report::event::FileDone;
 use crate::selection::Rule;
 
 use super::{
@@ -81,6 +82,7 @@ impl Message {
             Message::Durable(ranges) => ranges.len() * size_of::<ByteRange>(),
             Message::SourcesRemoved(message) => texts(&message.removed.paths),
             Message::Itemized(changes) => changes.entries.iter().map(ItemizedEntry::weight).sum(),
+            Message::FilesDone(done) => done.files.iter().map(FileDone::weight).sum(),
             Message::Archive(archive) => {
                 let earlier = archive.earlier.iter().flat_map(|it| &it.directories);
                 earlier.map(|EarlierPath(path)| text(path.len())).sum()

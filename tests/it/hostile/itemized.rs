@@ -1,9 +1,11 @@
 //! Peers that lie in dry runs and about changes at the destination.
 
 use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
+use fastcp::report::event::{FileDone, FileResult};
 use fastcp::session::host;
 use fastcp::wire::message::{
-    Data, ITEMIZED_MAX, ItemizedEntries, Message, RootsResolved, Want, WantKind,
+    Data, FILES_DONE_MAX, FilesDone, ITEMIZED_MAX, ItemizedEntries, Message, RootsResolved, Want,
+    WantKind,
 };
 
 use super::pull_case;
@@ -58,7 +60,19 @@ fn pushed(case: &Case, flags: &[&str], script: impl FnOnce(&mut FakeServer) + Se
 fn changes_and_answers_that_were_not_asked_for_end_the_copy() {
     let want = |kind| vec![landed(), Message::Want(vec![Want { entry: 2, kind }])];
     let many = vec![item(b"a", b""); ITEMIZED_MAX + 1];
-    let cases: [(&[&str], Vec<Message>); 6] = [
+    let done = |count| {
+        let file = FileDone {
+            path: b"a".to_vec(),
+            size: 1,
+            digest: None,
+            result: FileResult::Copied,
+        };
+        let files = vec![file; count];
+        vec![Message::FilesDone(FilesDone { files })]
+    };
+    let cases: [(&[&str], Vec<Message>); 8] = [
+        (&["-r"], done(1)),
+        (&["-r", "--json"], done(FILES_DONE_MAX + 1)),
         (&["-r"], vec![itemized(vec![item(b"a", b"")])]),
         (&["-r", "--itemize-changes"], vec![itemized(many)]),
         (&["-r"], want(WantKind::WouldSend)),

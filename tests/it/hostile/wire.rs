@@ -9,6 +9,7 @@ use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Total
 use fastcp::mapping::Mapping;
 use fastcp::mirror::Mirror;
 use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
+use fastcp::report::event::{FileDone, FileResult};
 use fastcp::selection::{Rule, RulePattern, Selection};
 use fastcp::snapshot::{Retention, SnapshotTerms};
 use fastcp::tuner::RememberedRoutes;
@@ -112,6 +113,7 @@ fn messages() -> Vec<Message> {
         mkpath: false,
         dry_run: false,
         itemizes: false,
+        reports_files: false,
         check: false,
         keep: Default::default(),
         update: Default::default(),
@@ -479,6 +481,18 @@ fn names_removals_at_the_source_and_places_of_backups_are_these_bytes() {
                 is_clock_behind: true,
             }),
             "26801a000000 12323032362d31312d3232543032303030305aac020101016101",
+        ),
+        (
+            Message::FilesDone(FilesDone {
+                files: vec![FileDone {
+                    path: b"d/a".to_vec(),
+                    size: 300,
+                    digest: Some([7; 32]),
+                    result: FileResult::Linked,
+                }],
+            }),
+            "328029000000 0103642f61ac0201\
+             07070707070707070707070707070707 07070707070707070707070707070707 04",
         ),
         (
             Message::Archive(archive),

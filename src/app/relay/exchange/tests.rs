@@ -12,6 +12,7 @@ use crate::error::Kind;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Name, Totals};
 use crate::report::Reporter;
+use crate::report::event::CopyEvent;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
 use crate::transport::connections::Flow;
 use crate::wire::message::{
@@ -32,6 +33,7 @@ impl Reporter for KeptFailures {
     fn detail(&self, _: &str) {}
     fn itemized(&self, _: &ItemizedEntry) {}
     fn deleted(&self, _: &[u8]) {}
+    fn event(&self, _: CopyEvent) {}
     fn changes_waiting(&self) -> usize {
         0
     }
