@@ -32,6 +32,7 @@ pages! {
     tuning = "tuning",
     resume = "resume",
     exit_codes = "exit-codes",
+    events = "events",
     install = "install",
     config = "config",
     confined_keys = "confined-keys",

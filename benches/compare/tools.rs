@@ -144,7 +144,9 @@ fn received(output: &Output) -> Option<f64> {
 }
 
 fn chosen(output: &Output) -> Chosen {
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let mut lines = output.stdout.trim_ascii().rsplit(|byte| *byte == b'\n');
+    let last = lines.next().unwrap_or_default();
+    let told: Value = serde_json::from_slice(last).unwrap_or_default();
     let said = String::from_utf8_lossy(&output.stderr);
     Chosen {
         streams: told["streams"].as_u64().unwrap_or(8).max(1),

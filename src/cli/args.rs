@@ -38,7 +38,7 @@ it has a colon), scp://[USER@]HOST[:PORT]/PATH or - for stdin and stdout.";
 const AFTER: &str = "\
 Topics: scp rsync destination archive mirror dry-run check choosing pipes
 devices many-hosts backups snapshots database-moves routes tuning resume
-exit-codes install config confined-keys security changelog developing
+exit-codes events install config confined-keys security changelog developing
 
 Accepted without effect: -C -O -R -s -T -D -X
 
@@ -340,9 +340,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "TIME", help_heading = OUTPUT, num_args = 0..=1,
           require_equals = true, default_missing_value = "10s", value_parser = interval)]
     pub progress: Option<Duration>,
-    /// Print the result as a line of JSON on stdout
+    /// Print events as lines of JSON (see --help events)
     #[arg(long, help_heading = OUTPUT)]
     pub json: bool,
+    /// Append events to FILE, one line each
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub log_file: Option<PathBuf>,
     /// Print a line for each change, as rsync does
     #[arg(long, help_heading = OUTPUT)]
     pub itemize_changes: bool,

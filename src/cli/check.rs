@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::dest::INPLACE_AND_BACKUP;
@@ -29,6 +29,8 @@ use super::request::{rate_limit, request};
 pub(super) struct Order {
     pub request: Request,
     pub output: Output,
+    /// `--log-file`
+    pub log_file: Option<PathBuf>,
     /// Messages for the user that precede the copy.
     pub warnings: Vec<String>,
     /// One line for each option without effect.
@@ -117,9 +119,11 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     if args.json && dest.what == EndKind::Stdio {
         return Err(Error::usage(
-            "--json and this copy would both write to stdout: leave out --json, or copy to a file",
+            "--json and this copy would both write to stdout: leave out --json (--log-file writes to \
+             a file), or copy to a file",
         ));
     }
+    check_log_file(&args)?;
     check_changes(&args, &sources, &dest)?;
     if args.json || args.lists_changes() {
         stdout::check()?;
@@ -143,7 +147,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let begins = schedule.start.as_ref().map_or(now, |start| start.at);
     let selector = choice::selector(&args, &sources, begins)?;
     let digests = args.digests.clone();
-    let ignored = args.ignored.told();
+    let (ignored, log_file) = (args.ignored.told(), args.log_file.clone());
     let output = Output {
         quiet: args.quiet,
         verbose: args.verbose > 0,
@@ -151,7 +155,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         summary: args.summary || args.dry_run,
         progress: args.progress,
         plain: is_at_terminal(&sources, &dest)
-            || args.lists_changes() && std::io::stdout().is_terminal(),
+            || (args.lists_changes() || args.json) && std::io::stdout().is_terminal(),
         json: args.json,
         changes: args.lists_changes(),
         check: args.check.is_some(),
@@ -172,6 +176,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         request.digest_lists = fan_out::digest_lists(file, &request)?;
     }
     Ok(Order {
+        log_file,
         output,
         warnings,
         ignored,
@@ -254,6 +259,18 @@ fn check_mirror(args: &Args) -> Result<()> {
     Err(Error::usage(format!(
         "--remove-source-files cannot be combined with {what}"
     )))
+}
+
+/// # Errors
+/// Usage, if the log would go to stdout.
+pub(super) fn check_log_file(args: &Args) -> Result<()> {
+    match args.log_file.as_deref() == Some(Path::new("-")) {
+        true => Err(Error::usage(
+            "--log-file appends to a file and cannot write to stdout: name a file (./- for a file \
+             called \"-\"), or use --json",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Checks the options of dry runs and lines about changes.

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::context::TellLeftover;
 use crate::session::{CopyOptions, EndKind, Operand, Request};
-use crate::ui::{Output, Screen, stdout};
+use crate::ui::{Output, Recorded, Screen, stdout};
 use crate::units::{plural, printable, size};
 use crate::wire::message::{Leftover, LeftoverFate};
 
@@ -58,7 +58,9 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     };
     let progress = Progress::default();
     let hosts = hosts_of(&request, &request.dest);
-    let screen = Screen::open(output, hosts, move || progress.snapshot());
+    let screen = Screen::open(output, hosts, Recorded::default(), move || {
+        progress.snapshot()
+    });
     let found = Arc::new(Mutex::new((CleanedCounts::default(), Ok(()))));
     let tell: TellLeftover = {
         let (found, dest) = (found.clone(), request.dest.clone());
@@ -85,6 +87,7 @@ fn directory(args: &mut Args) -> Result<Operand> {
     args.schedule.refuse("--clean")?;
     let others = [
         ("--json", args.json),
+        ("--log-file", args.log_file.is_some()),
         ("--itemize-changes", args.itemize_changes),
         ("--check", args.check.is_some()),
         ("--also", !args.also.is_empty() || args.also_from.is_some()),

@@ -72,8 +72,8 @@ const HABITS: &[(&[&str], &str)] = &[
     (&["--debug"], "write -v"),
     (&["--silent"], "write -q"),
     (
-        &["--log-file", "--out-format"],
-        "--json prints a record of the copy on stdout",
+        &["--out-format", "--log-file-format"],
+        "--log-file FILE and --json record each file",
     ),
     (
         &[
@@ -335,7 +335,7 @@ mod tests {
             ("--dirs a h:", "without its content"),
             ("--debug a h:", "write -v"),
             ("--silent a h:", "write -q"),
-            ("--log-file=x a h:", "--json prints"),
+            ("--out-format=x a h:", "--json record each file"),
             ("--partial a h:", "it resumes"),
             ("--key x a h:", "-i FILE"),
             ("--links a h:", "symbolic links in a directory stay"),

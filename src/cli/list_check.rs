@@ -10,7 +10,7 @@ use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::args::Args;
-use super::check::{Order, way};
+use super::check::{Order, check_log_file, way};
 use super::clock_time::zone_here;
 use super::ends::name;
 use super::operand;
@@ -47,7 +47,8 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         changes: !args.quiet,
         check: true,
     };
-    let ignored = args.ignored.told();
+    check_log_file(&args)?;
+    let (ignored, log_file) = (args.ignored.told(), args.log_file.clone());
     let dest = Operand {
         typed: OsString::new(),
         host: None,
@@ -72,6 +73,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
     Ok(Order {
         request,
         output,
+        log_file,
         // No data travels that could be read on the way.
         warnings: Vec::from_iter(start),
         ignored,

@@ -45,13 +45,15 @@ use crate::progress::Progress;
 use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
-use crate::session::{Outcome, Request, login_turns, server};
-use crate::ui::{Copied, EndHosts, Screen, stdout};
+use crate::session::{Outcome, Request, host, login_turns, server};
+use crate::ui::{CommandStart, Copied, EndHosts, LogFile, Recorded, Screen, stdout};
+use crate::units::printable;
 use crate::wire::greeting;
 use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
+use clock_time::zone_here;
 use ends::hosts_of;
 use exit::{ScpExit, code_of, refuse};
 use help::PageRequest;
@@ -185,23 +187,65 @@ fn usage(error: &clap::Error) -> String {
 }
 
 fn copy(order: Order) -> i32 {
+    if !order.request.also.is_empty()
+        && let Err(error) = app::fan_out::check(&order.request)
+    {
+        return refuse(&error);
+    }
+    let recorded = match recorded(&order) {
+        Ok(recorded) => recorded,
+        Err(error) => return refuse(&error),
+    };
     if !order.request.also.is_empty() {
-        return copy_to_all(order);
+        return copy_to_all(order, recorded);
     }
     let groups = gather::groups(&order.request);
     if groups.len() > 1 {
-        return copy_from_all(&order, groups);
+        return copy_from_all(&order, groups, recorded);
     }
-    let (outcome, told) = copy_from_one(order);
+    let (outcome, told) = copy_from_one(order, recorded);
     code_of(outcome.exit_code(), told)
 }
 
+/// Sources that the first event names. A shell may have expanded a pattern to 100,000.
+const SOURCES_RECORDED: usize = 100;
+
+/// What the records of the copy begin with, if the user wants any. Opens the log.
+///
+/// # Errors
+/// `Kind::Write` if it cannot be opened.
+fn recorded(order: &Order) -> Result<Recorded> {
+    // The name of the user may come from a directory server.
+    if order.log_file.is_none() && !order.output.json {
+        return Ok(Recorded::default());
+    }
+    let log = order.log_file.as_ref();
+    let log = log.map(|path| LogFile::open(path, zone_here)).transpose()?;
+    let request = &order.request;
+    let sources = request.sources.iter().take(SOURCES_RECORDED);
+    // A comparison with a list has none.
+    let dests = request.dests().filter(|dest| !dest.typed.is_empty());
+    Ok(Recorded {
+        start: CommandStart {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host: printable(host::name().as_bytes()),
+            user: printable(host::user().as_bytes()),
+            pid: std::process::id(),
+            sources: sources.map(ends::name).collect(),
+            dests: dests.map(ends::name).collect(),
+            dry_run: request.options.dry_run,
+            check: request.check,
+        },
+        log,
+    })
+}
+
 /// Copies from one host. Also returns whether the result was written.
-fn copy_from_one(order: Order) -> (Outcome, Result<()>) {
+fn copy_from_one(order: Order, recorded: Recorded) -> (Outcome, Result<()>) {
     let progress = Arc::new(Progress::default());
     let reading = progress.clone();
     let hosts = hosts_of(&order.request, &order.request.dest);
-    let screen = Screen::open(order.output, hosts, move || reading.snapshot());
+    let screen = Screen::open(order.output, hosts, recorded, move || reading.snapshot());
     let reporter = screen.reporter();
     order.tell(&*reporter);
     let outcome = app::copy::run(order.request, progress, reporter);
@@ -229,7 +273,7 @@ fn copy_as_scp(words: Vec<OsString>) -> i32 {
                 let is_upload = order.request.sources[0].host.is_none();
                 let is_upload_of_several = is_upload && order.request.options.is_beside;
                 // Its result is the exit code.
-                let (outcome, _) = copy_from_one(*order);
+                let (outcome, _) = copy_from_one(*order, Recorded::default());
                 ScpExit::of(&outcome, is_upload_of_several)
             }
             ScpStep::Cp(cp) => cp.run().unwrap_or_else(|error| {
@@ -250,14 +294,14 @@ fn copy_as_scp(words: Vec<OsString>) -> i32 {
 }
 
 /// Copies from several hosts, with one result.
-fn copy_from_all(order: &Order, groups: Vec<Request>) -> i32 {
+fn copy_from_all(order: &Order, groups: Vec<Request>, recorded: Recorded) -> i32 {
     let progress: Vec<_> = groups.iter().map(|_| Arc::<Progress>::default()).collect();
     let in_turn = InTurn(progress.clone());
     let hosts = EndHosts {
         source: None,
         ..hosts_of(&order.request, &order.request.dest)
     };
-    let screen = Screen::open(order.output, hosts, move || in_turn.snapshot());
+    let screen = Screen::open(order.output, hosts, recorded, move || in_turn.snapshot());
     order.tell(&*screen.reporter());
     let reporter = |group: &Request| screen.reporter_from(hosts_of(group, &group.dest));
     let ends = progress.into_iter().zip(groups.iter().map(reporter));
@@ -267,15 +311,12 @@ fn copy_from_all(order: &Order, groups: Vec<Request>) -> i32 {
     code_of(outcome.exit_code(), told)
 }
 
-fn copy_to_all(order: Order) -> i32 {
-    if let Err(error) = app::fan_out::check(&order.request) {
-        return refuse(&error);
-    }
+fn copy_to_all(order: Order, recorded: Recorded) -> i32 {
     let names = fan_out::names(&order.request);
     let progress: Vec<_> = names.iter().map(|_| Arc::<Progress>::default()).collect();
     let named = names.iter().cloned().zip(progress.clone());
     let together = Together::new(named, login_turns::may_ask(&order.request));
-    let screen = Screen::open(order.output, EndHosts::default(), move || {
+    let screen = Screen::open(order.output, EndHosts::default(), recorded, move || {
         together.snapshot()
     });
     order.tell(&*screen.reporter());

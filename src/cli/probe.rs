@@ -7,7 +7,7 @@ use crate::app::probe::Probe;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::{EndKind, Host, Operand, Rsh};
-use crate::ui::{EndHosts, Output, Screen, probe, stdout};
+use crate::ui::{EndHosts, Output, Recorded, Screen, probe, stdout};
 use crate::units::printable;
 
 use super::args::Args;
@@ -24,6 +24,10 @@ const HERE: &str = "localhost";
 pub(super) fn run(mut args: Args) -> Result<i32> {
     args.refuse_dry_run("--probe")?;
     args.schedule.refuse("--probe")?;
+    if args.log_file.is_some() {
+        let message = "--log-file records a copy, and --probe copies nothing: leave out --log-file";
+        return Err(Error::usage(message));
+    }
     let mut operands = std::mem::take(&mut args.operands).into_iter();
     let typed = operands.next();
     if operands.next().is_some() {
@@ -64,7 +68,10 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let request = request::request(args, Vec::new(), dest.clone(), rate_limit)?;
     let probed = Probe::of(request, dest, sample);
     let progress = Progress::default();
-    let screen = Screen::open(output, EndHosts::default(), move || progress.snapshot());
+    let recorded = Recorded::default();
+    let screen = Screen::open(output, EndHosts::default(), recorded, move || {
+        progress.snapshot()
+    });
     let (outcome, shown) = probe::show(probed, &screen, is_json);
     screen.close(outcome.fatal.as_ref());
     Ok(code_of(outcome.exit_code(), shown))

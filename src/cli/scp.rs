@@ -386,6 +386,7 @@ impl ScpLine {
             );
         }
         Ok(Order {
+            log_file: None,
             request,
             output,
             warnings: Vec::new(),

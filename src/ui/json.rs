@@ -1,4 +1,4 @@
-//! The result of a copy as one line of JSON.
+//! The result of a copy in JSON, for the last event.
 
 use serde_json::{Map, Value, json};
 
@@ -7,19 +7,8 @@ use crate::session::Outcome;
 use super::errors::{EndHosts, cause};
 use super::summary::{codecs, time, verdict};
 
-/// One line with its newline. Sizes are in bytes, times in seconds, shares from 0 to 1.
-pub(super) fn line(outcome: &Outcome, hosts: &EndHosts) -> String {
-    format!("{}\n", summary(outcome, hosts))
-}
-
-/// The same for one of several destinations, with its name.
-pub(super) fn line_of(dest: &str, outcome: &Outcome, hosts: &EndHosts) -> String {
-    let mut summary = summary(outcome, hosts);
-    summary["dest"] = dest.into();
-    format!("{summary}\n")
-}
-
-fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
+/// Sizes are in bytes, times in seconds, shares from 0 to 1.
+pub(super) fn summary(outcome: &Outcome, hosts: &EndHosts) -> Value {
     let counters = &outcome.counters;
     let data_seconds = time(outcome).as_secs_f64();
     let placed = counters.placed_bytes();
@@ -101,7 +90,7 @@ mod tests {
     #[test]
     fn a_program_reads_what_a_person_is_told() {
         let (mut outcome, hosts) = (outcome(), EndHosts::default());
-        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
+        let read = summary(&outcome, &hosts);
         assert_eq!(read["exit_code"], 0);
         assert_eq!(read["bytes"], 1_073_741_824);
         assert_eq!(read["chunks"]["zstd"], 1);
@@ -117,16 +106,15 @@ mod tests {
         assert_eq!(read["verdict"]["shares"]["network"], 0.97);
         assert!(read["error"].is_null());
         outcome.data = std::time::Duration::from_millis(999);
-        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
+        let read = summary(&outcome, &hosts);
         assert!(
             read["verdict"].is_null(),
             "less than a second of data tells nothing"
         );
         outcome.fatal = Some(Error::new(Kind::Lost, Side::Here, "a\nb \u{1b}[31m"));
-        let text = line(&outcome, &hosts);
-        let text = text.strip_suffix('\n').expect("a line");
+        let text = summary(&outcome, &hosts).to_string();
         assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
-        let read: Value = serde_json::from_str(text).expect("JSON");
+        let read: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(read["exit_code"], 5);
         let dest = Some("db1".to_owned());
         let hosts = EndHosts {
@@ -135,7 +123,7 @@ mod tests {
         };
         let full = Error::new(Kind::Write, Side::Dest, "no space left").at("/srv/x");
         outcome.fatal = Some(full);
-        let read: Value = serde_json::from_str(&line(&outcome, &hosts)).expect("JSON");
+        let read = summary(&outcome, &hosts);
         assert_eq!(read["error"], "db1:/srv/x: no space left");
     }
 }

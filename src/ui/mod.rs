@@ -9,9 +9,13 @@ mod canvas;
 mod change_lines;
 mod error_counts;
 mod errors;
+mod events;
 mod json;
+mod line_writer;
+mod log_file;
 pub mod probe;
 mod rate;
+mod record;
 mod several;
 mod status;
 pub mod stdout;
@@ -30,12 +34,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bars::Bars;
-use change_lines::{ChangeForm, ChangeLines, ChangeWriter, LineOf};
+use change_lines::{ChangeForm, ChangeLines};
 use error_counts::ErrorCounts;
 pub use errors::EndHosts;
 use errors::{host, sentence};
+pub use events::CommandStart;
+use events::LineOf;
+use line_writer::{LineWriter, WriterQueue};
+pub use log_file::LogFile;
 use parking_lot::Mutex;
 use rate::{CopyRates, RateMeter};
+pub use record::Recorded;
+use record::{Recorder, Records, SnapshotSource};
 pub use several::Copied;
 use steady::Steady;
 pub use tell::Output;
@@ -43,14 +53,14 @@ use tell::Verbosity;
 use terminal::Terminal;
 
 use crate::control::room::{Room, RoomShare};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Side};
 use crate::itemize::{ItemAction, ItemizedEntry};
 use crate::pipe::write_all;
 use crate::progress::Snapshot;
 use crate::report::Reporter;
 use crate::report::event::CopyEvent;
 use crate::session::Outcome;
-use crate::units::{count, harmless, printable, size};
+use crate::units::{count, harmless, plural, printable, size};
 
 /// Interval between readings of the rate, for status requests, when nothing is drawn.
 const QUIET_TICK: Duration = Duration::from_secs(1);
@@ -73,6 +83,10 @@ const LINES_BYTES_MAX: usize = 4 << 20;
 /// short, are more than a copy adds without waiting.
 const LINE_BYTES: usize = 160;
 
+/// The most bytes of lines that wait for a reader of stdout. Copies stop long before that, but not
+/// where errors alone come.
+const STDOUT_WAITING_MAX: usize = 64 << 20;
+
 /// Failures that are kept for the end if the queue is full: the endless output of a command must
 /// not hide why it failed. Further failures are only counted.
 const FAILURES_WAITING_MAX: usize = 20;
@@ -82,7 +96,7 @@ const SHOWN_MAX: usize = 20;
 
 /// The progress of the copy, with its rates.
 struct Figures {
-    reading: Box<dyn Fn() -> Snapshot + Send>,
+    reading: SnapshotSource,
     meter: RateMeter,
     hosts: EndHosts,
 }
@@ -108,7 +122,10 @@ impl Figures {
 pub struct Screen {
     teller: Teller,
     writer: JoinHandle<()>,
-    changes: Option<ChangeWriter>,
+    stdout: Option<LineWriter>,
+    recorder: Recorder,
+    /// The records of each of several destinations, with its name.
+    several: Mutex<Vec<(String, Records)>>,
     terminal: Option<Terminal>,
 }
 
@@ -159,6 +176,9 @@ struct Teller {
     shown: Arc<Mutex<VecDeque<String>>>,
     /// Takes the lines about changes, if the user wants them.
     changes: Option<ChangeLines>,
+    /// Takes those and events.
+    stdout: Option<WriterQueue>,
+    records: Records,
     of: LineOf,
     hosts: EndHosts,
 }
@@ -169,18 +189,24 @@ impl Screen {
     pub fn open(
         output: Output,
         hosts: EndHosts,
-        reading: impl Fn() -> Snapshot + Send + 'static,
+        recorded: Recorded,
+        reading: impl Fn() -> Snapshot + Send + Sync + 'static,
     ) -> Screen {
+        let reading: SnapshotSource = Arc::new(reading);
         let terminal = Terminal::of_stderr();
         let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
-        let changes = output.changes.then(|| {
-            ChangeWriter::start(ChangeForm {
-                json: output.json,
-                check: output.check,
-            })
-        });
+        let is_json = output.json;
+        let stdout = (is_json || output.changes).then(|| stdout_writer(is_json));
+        let queue = stdout.as_ref().map(|stdout| stdout.queue.clone());
+        let events = queue.clone().filter(|_| is_json);
+        let (records, recorder) = Recorder::start(recorded, events, &reading);
+        let changes = queue.clone().filter(|_| output.changes);
+        let form = ChangeForm {
+            json: is_json,
+            check: output.check,
+        };
         let figures = Figures {
-            reading: Box::new(reading),
+            reading,
             meter: RateMeter::default(),
             hosts: hosts.clone(),
         };
@@ -200,11 +226,15 @@ impl Screen {
                 failures: Arc::default(),
                 errors: Arc::default(),
                 shown: Arc::default(),
-                changes: changes.as_ref().map(|changes| changes.lines.clone()),
+                changes: changes.map(|lines| ChangeLines { lines, form }),
+                stdout: queue,
+                records,
                 of: LineOf::default(),
                 hosts,
             },
-            changes,
+            stdout,
+            recorder,
+            several: Mutex::default(),
             writer,
             terminal,
         }
@@ -225,7 +255,8 @@ impl Screen {
         let teller = self.teller.clone();
         let hosts = teller.hosts.clone();
         let is_ended = outcome.fatal.as_ref().is_some_and(is_wanted);
-        let (mut lines, written) = self.end(!is_ended);
+        let end = |records: &Records| records.end(&LineOf::default(), outcome, &hosts);
+        let (mut lines, written) = self.end(!is_ended, end);
         if tell >= Verbosity::Each {
             lines.extend(summary::lines(outcome, width(terminal), tell));
         }
@@ -242,30 +273,29 @@ impl Screen {
             lines.push(teller.sentence(fatal));
         }
         write_lines(lines);
-        match (written, output.json) {
-            (Some(Ok(())), true) => stdout::record(&json::line(outcome, &hosts)),
-            (Some(written), _) => written,
-            // Nobody reads stdout.
-            (None, _) => Ok(()),
-        }
+        written
     }
 
     /// Ends the output without a summary. Shows the reason if the session ended early.
     pub fn close(self, fatal: Option<&Error>) {
         let hosts = self.teller.hosts.clone();
-        let (mut lines, _) = self.end(true);
+        let (mut lines, _) = self.end(true, |_| ());
         lines.extend(fatal.map(|error| sentence(error, &hosts)));
         write_lines(lines);
     }
 
-    /// Removes the bar and returns the lines that are still to be shown, and whether the lines about
-    /// changes could be written. Unless it `waits`, they are given up after a moment, with None.
-    fn end(self, waits: bool) -> (Vec<String>, Option<Result<()>>) {
+    /// Removes the bar and returns the lines that are still to be shown, and whether the lines on
+    /// stdout could be written. `record` adds the last events. Unless it `waits`, lines that nobody
+    /// reads are given up after a moment, which is no error.
+    fn end(mut self, waits: bool, record: impl FnOnce(&Records)) -> (Vec<String>, Result<()>) {
         let limit = (!waits).then_some(CHANGES_PATIENCE);
-        let written = match self.changes {
-            Some(changes) => changes.finish(limit),
-            None => Some(Ok(())),
+        self.recorder.end_ticks();
+        record(&self.teller.records);
+        let written = match self.stdout {
+            Some(stdout) => finish_stdout(stdout, limit),
+            None => Ok(()),
         };
+        let log = self.recorder.finish(limit);
         // Fails only if the writer thread has ended.
         let _ = self.teller.lines.send(ScreenMessage::End);
         let _ = self.writer.join();
@@ -274,9 +304,40 @@ impl Screen {
             (lost > 0).then(|| format!("fastcp: {} more lines could not be shown", count(lost)));
         let mut failures = self.teller.failures.lock();
         let lines = told.into_iter().chain(failures.drain(..));
-        let lines = lines.chain(self.teller.errors.lock().rest());
+        let lines = lines.chain(self.teller.errors.lock().rest()).chain(log);
         (lines.collect(), written)
     }
+}
+
+/// The writer of lines on stdout: events, or lines about changes.
+fn stdout_writer(is_json: bool) -> LineWriter {
+    let mut has_failed = false;
+    LineWriter::start(STDOUT_WAITING_MAX, move |lines| {
+        if has_failed {
+            return Ok(());
+        }
+        let written = match is_json {
+            true => stdout::record(lines),
+            // A reader may have seen enough (`| head`).
+            false => stdout::show(lines),
+        };
+        has_failed = written.is_err();
+        written
+    })
+}
+
+/// # Errors
+/// `Kind::Write` if lines could not be written.
+fn finish_stdout(stdout: LineWriter, limit: Option<Duration>) -> Result<()> {
+    let lost = stdout.queue.take_lost();
+    // Nobody reads stdout if they were not written in time.
+    stdout.finish(limit).unwrap_or(Ok(()))?;
+    if lost == 0 {
+        return Ok(());
+    }
+    let lost = plural(lost, "line was", "lines were");
+    let message = format!("standard output was not read fast enough: {lost} lost");
+    Err(Error::new(Kind::Write, Side::Here, message))
 }
 
 /// How long the last lines about changes may take after a signal or at the time of the stop.
@@ -322,6 +383,22 @@ impl Teller {
         }
     }
 
+    /// Shows a harmless line unless the user wants errors only.
+    fn show(&self, line: String) {
+        if self.output.quiet {
+            return;
+        }
+        let is_shown = self.line(&line);
+        let mut shown = self.shown.lock();
+        if !is_shown {
+            return shown.clear();
+        }
+        if shown.len() == SHOWN_MAX {
+            shown.pop_front();
+        }
+        shown.push_back(line);
+    }
+
     /// A line of `-v`.
     fn detail_line(&self, line: &str) {
         if self.output.verbose && !self.output.quiet {
@@ -347,6 +424,7 @@ impl Teller {
 
 impl Reporter for Teller {
     fn failure(&self, error: &Error) {
+        self.records.failure(&self.of, error, &self.hosts, false);
         let is_printed = || {
             let host = host(error, &self.hosts).map(|host| format!("{host}: "));
             let beginning = format!("{}fastcp: {}", self.of.name, host.unwrap_or_default());
@@ -371,63 +449,67 @@ impl Reporter for Teller {
     }
 
     fn left_out(&self, error: &Error) {
-        self.detail_line(&sentence(error, &self.hosts));
+        let line = sentence(error, &self.hosts);
+        self.records.detail(&self.of, &line);
+        self.detail_line(&line);
     }
 
     fn notice(&self, line: &str) {
-        if self.output.quiet {
-            return;
-        }
         let line = harmless(line);
-        let is_shown = self.line(&line);
-        let mut shown = self.shown.lock();
-        if !is_shown {
-            return shown.clear();
-        }
-        if shown.len() == SHOWN_MAX {
-            shown.pop_front();
-        }
-        shown.push_back(line);
+        self.records.notice(&self.of, &line);
+        self.show(line);
     }
 
     fn waiting(&self, cause: &Error) {
-        self.notice(&sentence(cause, &self.hosts));
+        let line = sentence(cause, &self.hosts);
+        self.records.waiting(&self.of, line.clone());
+        self.show(line);
     }
 
     fn installing(&self, line: &str) {
         if self.is_watched || self.output.verbose {
             self.notice(line);
+        } else {
+            self.records.detail(&self.of, line);
         }
     }
 
     fn detail(&self, line: &str) {
-        self.detail_line(&format!("fastcp: {}", harmless(line)));
+        let line = harmless(line);
+        self.records.detail(&self.of, &line);
+        self.detail_line(&format!("fastcp: {line}"));
     }
 
     fn itemized(&self, entry: &ItemizedEntry) {
         match &self.changes {
             Some(changes) => changes.changed(entry, &self.of, self.hosts.dest.is_some()),
-            None if self.output.names_files => self.detail(&copied(entry)),
+            None if self.output.names_files => {
+                self.detail_line(&format!("fastcp: {}", copied(entry)));
+            }
             None => {}
         }
     }
 
     fn deleted(&self, path: &[u8]) {
+        self.records.deleted(&self.of, path, self.changes.is_some());
         match &self.changes {
             Some(changes) => changes.deleted(path, &self.of),
-            None => self.detail(&format!("deleted {}", printable(path))),
+            None => self.detail_line(&format!("fastcp: deleted {}", printable(path))),
         }
     }
 
-    fn event(&self, _: CopyEvent) {}
+    fn event(&self, event: CopyEvent) {
+        self.records.event(&self.of, event);
+    }
 
     fn changes_waiting(&self) -> usize {
-        match &self.changes {
-            Some(changes) => changes.waiting(),
-            // These lines must not take the room of errors.
-            None if self.output.names_files => self.room.taken(),
-            None => 0,
-        }
+        let on_stdout = self.stdout.as_ref().map_or(0, WriterQueue::waiting);
+        // These lines must not take the room of errors.
+        let of_files = match self.changes.is_none() && self.output.names_files {
+            true => self.room.taken(),
+            false => 0,
+        };
+        on_stdout.max(of_files)
     }
 
     fn status(&self) {
@@ -618,6 +700,8 @@ mod tests {
             errors: Arc::default(),
             shown: Arc::default(),
             changes: None,
+            stdout: None,
+            records: Records::none(),
             of: LineOf::default(),
             hosts: EndHosts::default(),
         }

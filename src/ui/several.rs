@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::report::Reporter;
 use crate::session::Outcome;
 
-use super::change_lines::LineOf;
 use super::errors::{EndHosts, sentence};
+use super::events::LineOf;
 use super::tell::Verbosity;
-use super::{Screen, is_wanted, json, stdout, summary, width, write_lines};
+use super::{Screen, is_wanted, summary, width, write_lines};
 
 /// The copy to one of several destinations.
 pub struct Copied<'a> {
@@ -26,11 +26,11 @@ impl Screen {
     pub fn reporter_of(&self, name: &str, dest: &str, hosts: EndHosts) -> Arc<dyn Reporter> {
         let mut teller = self.teller.clone();
         teller.hosts = hosts;
-        teller.of = LineOf {
-            name: format!("{name}: "),
-            dest: Some(dest.to_owned()),
-        };
+        teller.of = line_of(name, dest);
         teller.shown = Arc::default();
+        teller.records = teller.records.of_another();
+        let records = teller.records.clone();
+        self.several.lock().push((name.to_owned(), records));
         Arc::new(teller)
     }
 
@@ -53,21 +53,28 @@ impl Screen {
             .iter()
             .filter_map(|copied| copied.outcome.fatal.as_ref());
         let is_ended = fatal.into_iter().any(is_wanted);
-        let (mut lines, written) = self.end(!is_ended);
+        let several = std::mem::take(&mut *self.several.lock());
+        let (mut lines, written) = self.end(!is_ended, |_| {
+            for copied in copies {
+                let of = line_of(copied.name, copied.dest);
+                let records = several.iter().find(|(name, _)| name == copied.name);
+                if let Some((_, records)) = records {
+                    records.end(&of, copied.outcome, &copied.hosts);
+                }
+            }
+        });
         for copied in copies {
             lines.extend(told(copied, tell, width(terminal)));
         }
         write_lines(lines);
-        match written {
-            Some(Ok(())) if output.json => {}
-            Some(written) => return written,
-            // Nobody reads stdout.
-            None => return Ok(()),
-        }
-        let lines = copies
-            .iter()
-            .map(|copied| json::line_of(copied.dest, copied.outcome, &copied.hosts));
-        stdout::record(&lines.collect::<String>())
+        written
+    }
+}
+
+fn line_of(name: &str, dest: &str) -> LineOf {
+    LineOf {
+        name: format!("{name}: "),
+        dest: Some(dest.to_owned()),
     }
 }
 

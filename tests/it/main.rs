@@ -11,6 +11,7 @@ mod cli {
     mod bad_input;
     mod complete;
     mod config;
+    mod events;
     mod help;
     mod operands;
     mod output;

@@ -30,9 +30,22 @@ pub(super) fn body_max(number: u16) -> u32 {
         8 => MESSAGE_MAX / 2,
         // Entries, Fault, Abort, Ask, Vanished, FileDigests, Select, Names, OwnNames, Itemized,
         // SourcesRemoved, Archive, ListedDigests, VerifiedFiles, Map, Leftovers, Grew, FilesDone.
-        7 | 19 | 20 | 22 | 23 | 30 | 33 | 34 | 39 | 40 | 43 | 46 | 49..=51 | 55 | 0x8030 | 0x8032 => {
-            MEDIUM
-        }
+        7
+        | 19
+        | 20
+        | 22
+        | 23
+        | 30
+        | 33
+        | 34
+        | 39
+        | 40
+        | 43
+        | 46
+        | 49..=51
+        | 55
+        | 0x8030
+        | 0x8032 => MEDIUM,
         n if n & OPTIONAL != 0 => MESSAGE_MAX,
         _ => SMALL,
     }

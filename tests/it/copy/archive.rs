@@ -186,7 +186,7 @@ fn with_all_metadata(tree: &Dir) -> bool {
 }
 
 fn number(told: &str, key: &str) -> u64 {
-    let (_, rest) = told.split_once(&format!("\"{key}\":")).expect(key);
+    let (_, rest) = told.rsplit_once(&format!("\"{key}\":")).expect(key);
     let end = rest.find([',', '}']).expect("an end");
     rest[..end].parse().expect("a number")
 }

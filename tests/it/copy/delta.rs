@@ -103,7 +103,7 @@ fn only_the_pages_that_differ_travel(case: &Case) {
     let told = done.succeeds().stdout_text();
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
     let number = |name: &str| -> usize {
-        let (_, rest) = told.split_once(&format!("\"{name}\":")).expect(name);
+        let (_, rest) = told.rsplit_once(&format!("\"{name}\":")).expect(name);
         let digits = rest.split(|byte: char| !byte.is_ascii_digit()).next();
         digits.and_then(|digits| digits.parse().ok()).expect(name)
     };

@@ -78,7 +78,7 @@ fn a_list_names_what_differs_is_missing_or_cannot_be_read(case: &Case) {
     let json = check(case, &["--json"], &list, "tree")
         .exits(1)
         .stdout_text();
-    assert!(json.contains("{\"difference\":\"missing\",\"path\":\"gone\"}\n"));
+    assert!(json.contains("\"difference\":\"missing\",\"path\":\"gone\"}\n"));
     assert!(json.contains("\"missing\":1,\"same_files\":5"), "{json}");
     check(case, &["-q"], &list, "tree").exits(1).is_silent();
 

@@ -157,9 +157,7 @@ fn a_polite_copy_keeps_its_rate_limit_and_tells_what_held_it(case: &Case) {
         done.succeeds();
         let rate = (12 * MIB) as f64 / took;
         assert!(rate < 1.03 * 3_072_000.0, "{rate} bytes a second");
-        let text = done.stdout_text();
-        assert_eq!(text.lines().count(), 1, "{text}");
-        let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let told = done.end();
         assert_eq!(told["streams"], 2, "{told}");
         std::fs::remove_file(case.dst.path("a")).expect("it was copied");
         let limit = told["verdict"]["limit"].as_str();

@@ -5,7 +5,6 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustix::process::Signal;
-use serde_json::Value;
 
 use crate::support::procs::{self, until};
 use crate::support::pty::{Screen, Terminal};
@@ -80,15 +79,6 @@ fn assert_all(case: &Case, src: &str) {
     }
 }
 
-/// The `--json` line of each destination.
-fn told(done: &run::Done) -> Vec<Value> {
-    let text = done.stdout_text();
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect()
-}
-
 fn a_tree_lands_on_each_of_several_hosts_and_in_a_directory_here(case: &Case) {
     let tree = case.src.dir("tree");
     tree.file("big", prose(1, 5 * MIB + 7));
@@ -118,7 +108,7 @@ fn each_host_fails_on_its_own_and_has_its_line(case: &Case) {
     let run = run.args(["--also", &on(case, "two", "no/such/directory/")]);
     let run = run.args(["--also", &on(case, "three", "three")]);
     let done = run.run();
-    let told = told(&done);
+    let told = done.ends();
     let codes: Vec<_> = told.iter().map(|one| one["exit_code"].as_i64()).collect();
     let code = codes[1].expect("a number");
     assert!(code > 0, "{done}");
@@ -199,7 +189,8 @@ fn a_host_that_has_it_already_gets_nothing(case: &Case) {
     cut.wait().exits(130);
     let done = run(&HOSTS, &["--json"]).run();
     done.succeeds();
-    let already: Vec<_> = told(&done)
+    let already: Vec<_> = done
+        .ends()
         .iter()
         .map(|one| one["already_bytes"].as_u64().expect("a number") > 0)
         .collect();
@@ -341,7 +332,8 @@ fn a_host_that_stands_still_holds_nobody(case: &Case) {
     let done = run.wait();
     stopped.kill();
     done.exits(5);
-    let codes: Vec<_> = told(&done)
+    let codes: Vec<_> = done
+        .ends()
         .iter()
         .map(|one| one["exit_code"].as_i64().expect("a number"))
         .collect();
@@ -431,7 +423,8 @@ fn a_host_whose_connection_is_lost_comes_back_and_the_others_go_on(case: &Case) 
     case.servers().pop().expect("three of them run").kill();
     let done = run.wait();
     done.succeeds().says("logging in again");
-    let logins = told(&done)
+    let logins = done
+        .ends()
         .iter()
         .map(|one| one["logins_again"].as_u64().expect("a number"))
         .sum::<u64>();

@@ -42,7 +42,7 @@ fn a_file_and_a_tree_arrive_and_are_counted(case: &Case) {
     done.succeeds().never_says("panicked");
     assert_same(&tree.0, case.dst.path("x"), Also::ModesAndTimes);
     let counts = |done: &Done| {
-        let json: serde_json::Value = serde_json::from_slice(&done.stdout).expect("a line of JSON");
+        let json = done.end();
         ["bytes", "files", "failed", "unsent_bytes"].map(|name| json[name].clone())
     };
     let there = case.scratch.path("here");

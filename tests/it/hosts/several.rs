@@ -1,7 +1,6 @@
 //! Sources on several hosts in one command.
 
 use rustix::process::Signal;
-use serde_json::Value;
 
 use crate::support::procs::until;
 use crate::support::*;
@@ -53,9 +52,8 @@ fn sources_of_several_hosts_go_into_one_directory(case: &Case) {
     let done = copying(&["-a", "--json"]).run();
     done.succeeds();
     assert_same(&case.src.0, &case.dst.0, Also::Nothing);
-    let lines = done.stdout_text();
-    assert_eq!(lines.lines().count(), 1, "{lines}");
-    let read: Value = serde_json::from_str(&lines).expect("JSON");
+    let read = done.end();
+    assert_eq!(done.ends().len(), 1, "{done}");
     assert_eq!(read["files"], 6);
     assert_eq!(read["bytes"], 3 * MIB + 1000 + 1 + 4 + 2 + 2);
 
@@ -153,7 +151,7 @@ fn a_host_that_fails_does_not_stop_the_others(case: &Case) {
     let nowhere = on("nowhere.invalid", case, "a");
     let done = run(&nowhere, &["--json"]);
     done.exits(3).says("nowhere.invalid");
-    let read: Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
+    let read = done.end();
     assert_eq!((&read["files"], &read["failed"]), (&2.into(), &1.into()));
     assert_eq!(case.dst.names(), ["b", "c"]);
     let gone = on("far", case, "gone");

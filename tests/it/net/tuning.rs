@@ -36,10 +36,7 @@ ways! { here =>
 /// The output of `--json`.
 #[track_caller]
 fn told(done: &run::Done) -> Value {
-    done.succeeds();
-    let text = String::from_utf8(done.stdout.clone()).expect("JSON is UTF-8");
-    assert_eq!(text.lines().count(), 1, "{text}");
-    serde_json::from_str(&text).expect("JSON")
+    done.succeeds().end()
 }
 
 #[track_caller]
@@ -247,10 +244,9 @@ fn shared_limit(case: &Case) -> Vec<Value> {
     case.scratch.file("rate", "1M");
     let done = run.wait();
     done.succeeds().says("rate limit: 1.00 MB/s");
-    let text = done.stdout_text();
-    assert_eq!(text.lines().count(), 2, "{text}");
-    let lines = text.lines().map(serde_json::from_str);
-    lines.collect::<Result<_, _>>().expect("JSON")
+    let ends = done.ends();
+    assert_eq!(ends.len(), 2, "{done}");
+    ends
 }
 
 fn the_verdict_names_the_limit_that_was_asked_for(case: &Case) {

@@ -482,7 +482,7 @@ fn what_one_login_has_read_or_written_the_next_does_not_read(case: &Case) {
     let done = running.wait();
     done.succeeds();
     assert_same(case.src.path("a"), case.dst.path("b"), Also::Nothing);
-    let told: serde_json::Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
+    let told = done.end();
     assert_eq!(told["logins_again"], 1);
     let verified = told["verified_bytes"].as_u64().expect("a number");
     // The server may die after it read a chunk and before it recorded the chunk.
@@ -626,7 +626,7 @@ fn what_is_missing_comes_before_small_files_are_read(case: &Case) {
     assert_same(&tree.0, &there.0, Also::ModesAndTimes);
     assert_same(&tree.0, &there.0, Also::HardLinks);
     assert_eq!(case.dst.names(), ["tree"]);
-    let told: serde_json::Value = serde_json::from_str(&done.stdout_text()).expect("JSON");
+    let told = done.end();
     let damaged: u64 = damaged.iter().sum();
     assert_eq!(told["damaged_bytes"], damaged, "{told}");
     let verified = told["verified_bytes"].as_u64().expect("a number");

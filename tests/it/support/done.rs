@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
@@ -91,6 +93,30 @@ impl Done {
             other => panic!("a unit: {other:?} of {text}"),
         };
         (number * unit) as usize
+    }
+
+    /// The events of `--json`, in order.
+    #[track_caller]
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let event = |line: &[u8]| serde_json::from_slice(line).expect("a line of JSON");
+        let lines = self.stdout.split_inclusive(|byte| *byte == b'\n');
+        lines.map(event).collect()
+    }
+
+    /// The last event of `--json`, which has the result.
+    #[track_caller]
+    pub(crate) fn end(&self) -> Value {
+        let last = self.events().pop().expect("an event");
+        assert_eq!(last["event"], "end", "{self}");
+        last
+    }
+
+    /// That of each of several destinations.
+    #[track_caller]
+    pub(crate) fn ends(&self) -> Vec<Value> {
+        let mut events = self.events();
+        events.retain(|event| event["event"] == "end");
+        events
     }
 
     pub(crate) fn stdout_text(&self) -> String {
