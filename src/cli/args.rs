@@ -120,7 +120,7 @@ pub(super) struct Args {
     /// Resume without verifying data of earlier runs
     #[arg(long, help_heading = COPYING)]
     pub trust_partial: bool,
-    /// Remove leftovers of copies in HOST:DIR; -n: list
+    /// Remove leftovers of copies in [HOST:]DIR; -n: list
     #[arg(long, help_heading = COPYING)]
     pub clean: bool,
     /// Write in place; a failure may leave half a file

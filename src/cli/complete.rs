@@ -191,7 +191,7 @@ impl TypedLine {
     fn remote(&self, typed: &Operand) -> Option<Vec<Candidate>> {
         let place = typed.typed.to_str()?;
         let path = std::str::from_utf8(&typed.path).ok()?;
-        // Without the path's own directory; a scheme has another syntax.
+        // What precedes the path. In scp:// operands the path is written in another way.
         let head = place
             .strip_suffix(path)
             .filter(|_| !place.contains("://"))?;

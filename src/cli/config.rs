@@ -44,6 +44,7 @@ const TYPED_ONLY: &[&str] = &[
     "also",
     "also-from",
     "check",
+    "clean",
     "completions",
     "dry-run",
     "files-from",

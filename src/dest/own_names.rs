@@ -86,8 +86,9 @@ fn random_digits() -> String {
 }
 
 /// True if the partial file's name shows all of another name, and was made for a file of that name
-/// in this directory: a file that was copied here with such a name was not. False too if the file
-/// system gives directories other numbers later.
+/// in this directory. A file that was copied here from elsewhere has other digits, unless the two
+/// directories have the same number. False too if the file system gives directories other numbers
+/// later.
 pub(super) fn is_made_for(dir: &Arc<Dir>, name: &OsStr) -> bool {
     let mut parts = parts(name.as_bytes());
     dir.lasting_number() != 0

@@ -102,7 +102,8 @@ impl JournalPlace {
         let digits: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
         let first = names.first().copied().unwrap_or_default();
         let name = own_name(first, &digits, JOURNAL);
-        // A copy that an earlier version has begun is resumed, and kept out while it runs.
+        // A journal of an earlier version keeps its name: its copy is resumed, or excludes this one
+        // while it runs.
         let former = own_name(b"", &digits, JOURNAL);
         let has_former = former != name && dir.stat(&former).is_ok_and(|stat| is_ours(&stat));
         let name = if has_former { former } else { name };

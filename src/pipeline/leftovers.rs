@@ -5,7 +5,8 @@
 //! is signed with the user's key, and what a signed journal names as a partial file is one.
 //! `--clean` also removes a partial file without a journal, if its name was made for a file of this
 //! directory: the digits of the name are a hash of that file's name and of the directory's inode.
-//! Nothing else is removed, and nothing that a running copy has locked or may still resume.
+//! Nothing else is removed, and nothing that a running copy has locked or that a locked journal in
+//! the cleaned tree names.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -36,7 +37,7 @@ const LOOKED_AT_MAX: usize = 10_000;
 const SWEPT_MAX: usize = 100_000;
 const SWEEP_TIME: Duration = Duration::from_secs(1);
 
-/// Files with such names that one `--clean` takes; it can be repeated.
+/// Files with names of fastcp's own files that one `--clean` looks at; it can be repeated.
 const FOUND_MAX: usize = 100_000;
 
 /// Names between two checks whether the search is over.
@@ -286,7 +287,7 @@ fn is_same(one: &Inode, other: &Inode) -> bool {
     one.is(other) || one.ino == other.ino && is_born_alike
 }
 
-/// A name of fastcp's own files, of a regular file as far as is known.
+/// A file, regular as far as is known, with a name that fastcp gives to its own files.
 struct FoundName {
     dir: Arc<Dir>,
     name: OsString,

@@ -27,7 +27,8 @@ pub struct Login {
     pub end: HostEnd,
     /// As typed.
     pub host: String,
-    /// The name by which the host knows itself; empty if it is of an older version.
+    /// The name by which the host knows itself. It and `user` are empty if its fastcp is older or
+    /// the key limited.
     pub name: String,
     pub user: String,
     pub version: String,
@@ -62,12 +63,12 @@ pub struct LoginRetry {
 /// A file that has its final name at the destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDone {
-    /// Below the destination; empty for the destination itself.
+    /// Below the destination, with the name of DEST if that is the file itself.
     #[serde(with = "byte_strings")]
     pub path: Vec<u8>,
     /// Bytes of content.
     pub size: u64,
-    /// BLAKE3 of the content, if this copy or an earlier run of it has computed it.
+    /// BLAKE3 of the content, if it was computed for this name, by this copy or an earlier run.
     pub digest: Option<Digest>,
     pub result: FileResult,
 }

@@ -160,7 +160,7 @@ pub(super) struct ProgressFigures {
     wire_bytes: u64,
     bytes_per_s: Option<f64>,
     streams: u32,
-    /// Destinations that are done, if there are several.
+    /// Destinations whose copies are over, also those that failed; None with one destination.
     dests_done: Option<usize>,
 }
 
@@ -302,7 +302,7 @@ impl ErrorEvent<'_> {
     }
 }
 
-/// The destinations whose copies are over; None with one destination.
+/// The destinations whose copies are over, also those that failed; None with one destination.
 fn dests_done(snapshot: &Snapshot) -> Option<usize> {
     let Some(Copies::Together { dests, .. }) = &snapshot.copies else {
         return None;

@@ -1,5 +1,5 @@
-//! The log of `--log-file`: one line for each event, with its time, for people. Nothing waits for the
-//! file: lines that cannot be written are counted, and the copy goes on.
+//! The log of `--log-file`: one line for each event, with its time, for people. The copy never waits
+//! for the file: lines that cannot be written are counted. Only its end waits, for 3 s.
 
 use std::fs::File;
 use std::io;
@@ -179,7 +179,7 @@ fn text(body: &Body<'_>) -> Option<String> {
         Body::Waiting { message } => message.clone(),
         Body::Notice { message } => (*message).to_owned(),
         Body::Verdict(verdict) => verdict.sentence.clone(),
-        // A notice or a line of `-v` has the same, and the log has both.
+        // A notice or a line of `-v` says the same, and is in the log.
         Body::Retry(_) => return None,
         Body::End(end) => format!("exit code {}", end.exit_code()),
     })

@@ -83,8 +83,8 @@ const LINES_BYTES_MAX: usize = 4 << 20;
 /// short, are more than a copy adds without waiting.
 const LINE_BYTES: usize = 160;
 
-/// The most bytes of lines that wait for a reader of stdout. Copies stop long before that, but not
-/// where errors alone come.
+/// The most bytes of lines that wait for a reader of stdout. A copy waits long before that, but
+/// errors do not.
 const STDOUT_WAITING_MAX: usize = 64 << 20;
 
 /// Failures that are kept for the end if the queue is full: the endless output of a command must
@@ -176,7 +176,7 @@ struct Teller {
     shown: Arc<Mutex<VecDeque<String>>>,
     /// Takes the lines about changes, if the user wants them.
     changes: Option<ChangeLines>,
-    /// Takes those and events.
+    /// Takes lines about changes, and events.
     stdout: Option<WriterQueue>,
     records: Records,
     of: LineOf,

@@ -28,8 +28,8 @@ use crate::units::printable;
 /// Interval between events about the progress.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Number of these for one line in the log, where they are for people, and during a wait that may
-/// take a night.
+/// Ticks for one line about the progress in the log, and for one event during a wait, which may take
+/// a night.
 const LOG_TICKS: u32 = 60;
 
 /// While more bytes wait for a slow reader, the progress is left out.

@@ -165,7 +165,7 @@ pub(super) fn files(snapshot: &Snapshot) -> Option<String> {
     }
 }
 
-/// `average 187 MB/s`, once it differs from the recent rate.
+/// `average 187 MB/s`, from 10 s after the first byte.
 pub(super) fn average(rates: &CopyRates) -> Option<String> {
     rates
         .average

@@ -453,7 +453,7 @@ impl DestinationResolver<'_> {
     /// may have its final times already.
     fn sweep(&self, first: &RootTarget) {
         let rules = &self.entries.rules;
-        // Existing files stay if the key or the user says so.
+        // Not with `--snapshot`, and not for a key that may change no existing file.
         let keeps = rules.untouched || rules.closed || rules.snapshot;
         if keeps || first.landing.device().is_some() {
             return;
