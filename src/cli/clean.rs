@@ -65,10 +65,17 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let tell: TellLeftover = {
         let (found, dest) = (found.clone(), request.dest.clone());
         Arc::new(move |leftover| {
-            let (counts, shown) = &mut *found.lock();
-            counts.add(leftover);
-            if !is_quiet && shown.is_ok() {
-                *shown = stdout::show(&line(leftover, &dest, dry_run));
+            let is_open = {
+                let (counts, shown) = &mut *found.lock();
+                counts.add(leftover);
+                shown.is_ok()
+            };
+            // Without the lock, since the reader of stdout may not read.
+            if !is_quiet
+                && is_open
+                && let Err(error) = stdout::show(&line(leftover, &dest, dry_run))
+            {
+                found.lock().1 = Err(error);
             }
         })
     };

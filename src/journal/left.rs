@@ -29,6 +29,9 @@ pub enum FoundJournal {
 pub struct LeftJournal {
     /// Its unfinished partial files.
     pub unfinished: Vec<Inode>,
+    /// Without it, the next run of the copy may take a damaged file for a whole one, or another place
+    /// for the destination.
+    pub is_needed: bool,
     place: JournalPlace,
     file: File,
 }
@@ -53,11 +56,12 @@ impl JournalPlace {
             let _ = flock(&file, FlockOperation::Unlock);
             return FoundJournal::Unsigned;
         };
-        let unfinished = past::unfinished(&file, &key);
+        let (unfinished, is_needed) = past::unfinished(&file, &key);
         match is_in_use {
             true => FoundJournal::InUse(unfinished),
             false => FoundJournal::Left(LeftJournal {
                 unfinished,
+                is_needed,
                 place: self.clone(),
                 file,
             }),

@@ -390,14 +390,18 @@ pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(Journa
     last
 }
 
-/// The partial files that were begun and neither finished nor dropped, whatever the session.
-pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> Vec<Inode> {
+/// The partial files that were begun and neither finished nor dropped, whatever the session. Also
+/// true if the next run has to know more than these: files that it verifies or that are half written
+/// in place, and directories that the copy has made.
+pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> (Vec<Inode>, bool) {
+    let mut is_needed = false;
     let mut begun = HashMap::<Hash, (u32, Inode)>::new();
     let mut paths = HashMap::<u32, Hash>::new();
     // An unreadable journal counts as empty.
     let _ = records(file, key, 1..u64::MAX, |_, body| {
         match body {
             RecordBody::File(number, file) => {
+                is_needed |= file.inplace;
                 if let Some((former, _)) = begun.remove(&file.path) {
                     paths.remove(&former);
                 }
@@ -407,10 +411,12 @@ pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> Vec<Inode> {
                 }
             }
             RecordBody::Finished(finished) => {
+                is_needed = true;
                 if let Some((number, _)) = begun.remove(&finished.path) {
                     paths.remove(&number);
                 }
             }
+            RecordBody::Directory(..) | RecordBody::Doubted => is_needed = true,
             RecordBody::Dropped(number) => {
                 if let Some(path) = paths.remove(&number) {
                     begun.remove(&path);
@@ -420,7 +426,8 @@ pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> Vec<Inode> {
         }
         ControlFlow::Continue(())
     });
-    begun.into_values().map(|(_, inode)| inode).collect()
+    let unfinished = begun.into_values().map(|(_, inode)| inode).collect();
+    (unfinished, is_needed)
 }
 
 #[cfg(test)]

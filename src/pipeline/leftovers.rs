@@ -209,7 +209,10 @@ pub fn sweep(dir: &Arc<Dir>, user: &JournalUserKey, now: SystemTime) {
         }
     }
     for place in left {
-        if let FoundJournal::Left(left) = place.find(user) {
+        // A needed one is small, and nobody has asked for its removal.
+        if let FoundJournal::Left(left) = place.find(user)
+            && !left.is_needed
+        {
             let _ = left.remove();
         }
     }
