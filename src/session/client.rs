@@ -2,6 +2,7 @@
 //! connections, and runs its own end of the copy.
 
 mod clean;
+mod control_only;
 mod endpoints;
 mod first_messages;
 mod list_check;

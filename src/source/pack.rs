@@ -414,40 +414,23 @@ mod tests {
         let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
         let (file, before) = found.open(Changes::Taken).unwrap();
         append(&path, b"more");
-        let member = to_pack(&found);
-        let read = read_open(
-            &member,
-            &file,
-            &before,
-            Changes::Taken,
-            &mut None,
-            &mut pack,
-        );
+        let (_, grown) = found.open(Changes::Taken).unwrap();
+        let mut read = |member: &ToPack<'_>, before: &Stat| {
+            let taken = Changes::Taken;
+            read_open(member, &file, before, taken, &mut None, &mut pack).unwrap()
+        };
         let whole = |content: &[u8]| {
             MemberRead::whole(*blake3::hash(content).as_bytes(), content.len() as u64)
         };
-        assert_eq!(read.unwrap(), whole(b"0123456789"));
+        let member = to_pack(&found);
+        assert_eq!(read(&member, &before), whole(b"0123456789"));
         let again = ToPack {
             read_before: Some(10),
             ..to_pack(&found)
         };
-        let (file, before) = found.open(Changes::Taken).unwrap();
-        let read = read_open(&again, &file, &before, Changes::Taken, &mut None, &mut pack);
-        assert_eq!(
-            read.unwrap(),
-            whole(b"0123456789"),
-            "as in the first reading"
-        );
+        assert_eq!(read(&again, &grown), whole(b"0123456789"), "as before");
         std::fs::write(&path, b"01").unwrap();
-        let read = read_open(
-            &member,
-            &file,
-            &before,
-            Changes::Taken,
-            &mut None,
-            &mut pack,
-        );
-        assert_eq!(read.unwrap(), whole(b"01"));
+        assert_eq!(read(&member, &before), whole(b"01"));
 
         std::fs::remove_file(&path).unwrap();
         let gone = found.open(Changes::Taken).unwrap_err();
