@@ -16,11 +16,13 @@ mod reader;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, SystemTime};
 
 use acl::Acl;
 pub use confine::{Confine, Outside, RESERVED, is_reserved, may_leave};
@@ -29,6 +31,7 @@ use parking_lot::Mutex;
 pub use reader::{DirReader, ReadName};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, fstatfs, openat, openat2, statat,
+    unlinkat,
 };
 use rustix::io::Errno;
 
@@ -231,6 +234,18 @@ impl Dir {
         )
     }
 
+    /// Removes the name of a file, unless it is that of another file by now.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub fn remove_name_of(self: &Arc<Dir>, name: &OsStr, file: &File) -> io::Result<()> {
+        let (own, there) = (fstat(file)?, self.stat(name)?);
+        if (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino) {
+            unlinkat(&*self.handle()?, name, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+
     /// The status of `name` itself; a link is not followed.
     pub fn stat(self: &Arc<Dir>, name: &OsStr) -> io::Result<Stat> {
         Ok(statat(&*self.handle()?, name, AtFlags::SYMLINK_NOFOLLOW)?)
@@ -425,6 +440,16 @@ fn kind(dir: &Arc<Dir>) -> Option<u64> {
         known.insert(dir.dev, kind);
     }
     kind
+}
+
+/// Time since the file was last written. A time in the future comes from another clock and counts as
+/// now.
+pub fn age(stat: &Stat, now: SystemTime) -> Duration {
+    let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+    let since = Duration::new(seconds, stat.st_mtime_nsec as u32);
+    let written = SystemTime::UNIX_EPOCH.checked_add(since);
+    let age = written.and_then(|written| now.duration_since(written).ok());
+    age.unwrap_or_default()
 }
 
 /// True for a regular file of this user with one name.

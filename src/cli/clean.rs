@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::session::context::TellLeftover;
 use crate::session::{CopyOptions, EndKind, Operand, Request};
-use crate::ui::{Output, Recorded, Screen, stdout};
+use crate::ui::{Output, Recorded, Screen, StdoutLines, stdout};
 use crate::units::{plural, printable, size};
 use crate::wire::message::{Leftover, LeftoverFate};
 
@@ -61,30 +61,25 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let screen = Screen::open(output, hosts, Recorded::default(), move || {
         progress.snapshot()
     });
-    let found = Arc::new(Mutex::new((CleanedCounts::default(), Ok(()))));
+    let counts = Arc::<Mutex<CleanedCounts>>::default();
+    let (lines, queue) = StdoutLines::start();
+    let show = move |line| {
+        if !is_quiet {
+            queue.add(line);
+        }
+    };
     let tell: TellLeftover = {
-        let (found, dest) = (found.clone(), request.dest.clone());
+        let (counts, dest, show) = (counts.clone(), request.dest.clone(), show.clone());
         Arc::new(move |leftover| {
-            let is_open = {
-                let (counts, shown) = &mut *found.lock();
-                counts.add(leftover);
-                shown.is_ok()
-            };
-            // Without the lock, since the reader of stdout may not read.
-            if !is_quiet
-                && is_open
-                && let Err(error) = stdout::show(&line(leftover, &dest, dry_run))
-            {
-                found.lock().1 = Err(error);
-            }
+            counts.lock().add(leftover);
+            show(line(leftover, &dest, dry_run));
         })
     };
     let outcome = app::copy::clean(&request, screen.reporter(), tell);
-    let (counts, mut shown) =
-        std::mem::replace(&mut *found.lock(), (CleanedCounts::default(), Ok(())));
-    if !is_quiet && outcome.fatal.is_none() && shown.is_ok() {
-        shown = stdout::show(&counts.line(dry_run));
+    if outcome.fatal.is_none() {
+        show(counts.lock().line(dry_run));
     }
+    let shown = lines.finish(outcome.fatal.as_ref());
     screen.close(outcome.fatal.as_ref());
     Ok(code_of(outcome.exit_code(), shown))
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, unlinkat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -17,7 +17,7 @@ use super::partial::inode_of;
 use super::resolve::Spec;
 use super::temporary::same_file;
 use super::user_path::FoundPath;
-use crate::dir::{Confine, Dir, Handles, is_ours};
+use crate::dir::{Confine, Dir, Handles, age, is_ours};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, file_type};
 
@@ -27,8 +27,10 @@ const IN_USE: Duration = Duration::from_secs(3600);
 
 /// What a file with a partial file's name is.
 pub enum FoundPartial {
-    /// Nothing, or no regular file that has only this name.
+    /// Nothing, or no regular file.
     Nothing,
+    /// A file with several names, which no partial file has unless somebody has linked it.
+    Linked,
     /// A process is writing it.
     InUse,
     /// Of another user.
@@ -58,8 +60,11 @@ impl LeftPartial {
             Err(cause) if is_gone(&cause) => return Ok(FoundPartial::Nothing),
             found => found?,
         };
-        if !is_plain(&stat) {
+        if file_type(&stat) != FileType::RegularFile {
             return Ok(FoundPartial::Nothing);
+        }
+        if stat.st_nlink > 1 {
+            return Ok(FoundPartial::Linked);
         }
         let user = geteuid();
         if stat.st_uid != user.as_raw() && !user.is_root() {
@@ -68,7 +73,12 @@ impl LeftPartial {
         let open = |access| dir.open(name, access | OFlags::NONBLOCK, Mode::empty());
         // NFS locks only files that are open for writing.
         let opened = match open(OFlags::RDWR) {
-            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::ACCESS) => {
+            Err(cause)
+                if matches!(
+                    Errno::from_io_error(&cause),
+                    Some(Errno::ACCESS | Errno::ROFS)
+                ) =>
+            {
                 open(OFlags::RDONLY)
             }
             opened => opened,
@@ -82,7 +92,7 @@ impl LeftPartial {
         let is_in_use = match locked {
             Ok(()) => false,
             Err(Errno::AGAIN) => true,
-            Err(_) => age(&stat) < IN_USE,
+            Err(_) => age(&stat, SystemTime::now()) < IN_USE,
         };
         // Its copy may have ended, and named or removed it, since it was opened.
         if !is_plain(&stat) || !dir.stat(name).is_ok_and(|there| same_file(&there, &stat)) {
@@ -108,11 +118,7 @@ impl LeftPartial {
     /// # Errors
     /// Of the file system.
     pub fn remove(self) -> io::Result<()> {
-        let (own, there) = (fstat(&self.file)?, self.dir.stat(&self.name)?);
-        if same_file(&own, &there) {
-            unlinkat(&*self.dir.handle()?, &self.name, AtFlags::empty())?;
-        }
-        Ok(())
+        self.dir.remove_name_of(&self.name, &self.file)
     }
 }
 
@@ -120,15 +126,6 @@ impl Drop for LeftPartial {
     fn drop(&mut self) {
         unlock(&self.file);
     }
-}
-
-/// Time since the file was last written. A time in the future comes from another clock and counts
-/// as now.
-fn age(stat: &Stat) -> Duration {
-    let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
-    let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-    let age = written.and_then(|written| SystemTime::now().duration_since(written).ok());
-    age.unwrap_or_default()
 }
 
 fn is_plain(stat: &Stat) -> bool {

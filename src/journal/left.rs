@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 
-use rustix::fs::{AtFlags, FlockOperation, OFlags, flock, fstat, unlinkat};
+use rustix::fs::{FlockOperation, OFlags, flock, fstat};
 use rustix::io::Errno;
 
 use super::record::JournalUserKey;
@@ -38,8 +38,9 @@ pub struct LeftJournal {
 
 impl JournalPlace {
     pub fn find(&self, user: &JournalUserKey) -> FoundJournal {
-        // NFS locks only files that are open for writing.
-        let Some(file) = self.open_own(OFlags::RDWR) else {
+        // NFS locks only files that are open for writing; a file system may be read-only.
+        let opened = self.open_own(OFlags::RDWR);
+        let Some(file) = opened.or_else(|| self.open_own(OFlags::RDONLY)) else {
             return FoundJournal::Unsigned;
         };
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -75,12 +76,7 @@ impl LeftJournal {
     /// # Errors
     /// Of the file system.
     pub fn remove(self) -> io::Result<()> {
-        let JournalPlace { dir, name } = &self.place;
-        let (own, there) = (fstat(&self.file)?, dir.stat(name)?);
-        if (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino) {
-            unlinkat(&*dir.handle()?, name, AtFlags::empty())?;
-        }
-        Ok(())
+        self.place.dir.remove_name_of(&self.place.name, &self.file)
     }
 }
 

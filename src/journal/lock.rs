@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::record::{Hash, JournalUserKey};
 use super::{past, process};
-use crate::dir::{Dir, is_ours};
+use crate::dir::{Dir, age, is_ours};
 use crate::error::{Error, Result};
 use crate::units::printable;
 
@@ -172,10 +172,5 @@ impl LockWait {
 
 /// Time since the journal was last touched.
 pub(super) fn silence(file: &File) -> Duration {
-    let touched = file.metadata().and_then(|meta| meta.modified());
-    let touched = touched.unwrap_or(SystemTime::UNIX_EPOCH);
-    // A time in the future comes from another clock and counts as now.
-    SystemTime::now()
-        .duration_since(touched)
-        .unwrap_or_default()
+    fstat(file).map_or(Duration::MAX, |stat| age(&stat, SystemTime::now()))
 }

@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 
 use crate::dest::{CleanedDirectory, FoundPartial, LeftPartial};
 use crate::dir::own_name::{JOURNAL, is_own_name};
-use crate::dir::{Dir, DirReader, is_ours, is_reserved};
+use crate::dir::{Dir, DirReader, age, is_ours, is_reserved};
 use crate::journal::record::JournalUserKey;
 use crate::journal::{FoundJournal, JournalPlace};
 use crate::manifest::{Inode, Name, Timestamp, file_type};
@@ -39,9 +39,6 @@ const SWEEP_TIME: Duration = Duration::from_secs(1);
 
 /// Files with names of fastcp's own files that one `--clean` looks at; it can be repeated.
 const FOUND_MAX: usize = 100_000;
-
-/// Names between two checks whether the search is over.
-const CHECK_EVERY: usize = 256;
 
 /// A `--clean`.
 pub struct Cleaning<'a> {
@@ -66,6 +63,10 @@ impl Cleaning<'_> {
                 Err((below, cause)) => self.failed(below, "cannot read this directory", cause),
             }
             if journals.len() + partials.len() == FOUND_MAX {
+                let cause = io::Error::other(format!(
+                    "there are {FOUND_MAX} files with such names: clean its directories one by one"
+                ));
+                self.failed(Vec::new(), "stopped looking", cause);
                 break;
             }
         }
@@ -121,6 +122,7 @@ impl Cleaning<'_> {
             Ok(FoundPartial::Left(partial)) => partial,
             Ok(FoundPartial::InUse) => return self.tell(found, LeftoverFate::InUse),
             Ok(FoundPartial::OfUser(user)) => return self.tell(found, LeftoverFate::OfUser(user)),
+            Ok(FoundPartial::Linked) => return self.tell(found, unsigned(found)),
             Ok(FoundPartial::Nothing) => return,
             Err(cause) => {
                 return self.failed(found.below.clone(), "cannot open this leftover", cause);
@@ -208,9 +210,12 @@ pub fn sweep(dir: &Arc<Dir>, user: &JournalUserKey, now: SystemTime) {
             let _ = partial.remove();
         }
     }
+    // Without its journal, a partial file that was not reached would stay for ever.
+    let has_reached_all = named.is_empty() || !is_over(search.looked);
     for place in left {
         // A needed one is small, and nobody has asked for its removal.
         if let FoundJournal::Left(left) = place.find(user)
+            && has_reached_all
             && !left.is_needed
         {
             let _ = left.remove();
@@ -239,14 +244,6 @@ fn old_journals(dir: &Arc<Dir>, now: SystemTime) -> Vec<JournalPlace> {
         }
     }
     old
-}
-
-/// A time in the future comes from another clock and counts as now.
-fn age(stat: &Stat, now: SystemTime) -> Duration {
-    let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
-    let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
-    let age = written.and_then(|written| now.duration_since(written).ok());
-    age.unwrap_or_default()
 }
 
 /// Partial files that journals name, by inode number.
@@ -355,7 +352,7 @@ impl LeftoverSearch {
     ) -> Option<Result<FoundName, (Vec<u8>, io::Error)>> {
         loop {
             self.looked += 1;
-            if self.looked.is_multiple_of(CHECK_EVERY) && is_over(self.looked) {
+            if is_over(self.looked) {
                 return None;
             }
             let (reader, below) = self.readers.last_mut()?;

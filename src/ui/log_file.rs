@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -140,7 +140,14 @@ impl LogEnd {
                 self.is_torn = true;
             }
         }
-        written.map_err(io::Error::from)
+        written.map_err(io::Error::from)?;
+        // A mirror may have deleted it from its destination.
+        match self.file.metadata()? {
+            meta if meta.is_file() && meta.nlink() == 0 => {
+                Err(io::Error::other("the file was deleted"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

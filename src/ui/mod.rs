@@ -326,6 +326,37 @@ fn stdout_writer(is_json: bool) -> LineWriter {
     })
 }
 
+/// Lines for the user on stdout, which wait for no reader.
+pub struct StdoutLines(LineWriter);
+
+/// Takes these lines.
+#[derive(Clone)]
+pub struct StdoutQueue(WriterQueue);
+
+impl StdoutLines {
+    pub fn start() -> (StdoutLines, StdoutQueue) {
+        let writer = stdout_writer(false);
+        let queue = StdoutQueue(writer.queue.clone());
+        (StdoutLines(writer), queue)
+    }
+
+    /// Waits until they are written; after an end that the user has asked for, only for a moment.
+    ///
+    /// # Errors
+    /// `Kind::Write` if lines could not be written.
+    pub fn finish(self, fatal: Option<&Error>) -> Result<()> {
+        let limit = fatal.is_some_and(is_wanted).then_some(CHANGES_PATIENCE);
+        finish_stdout(self.0, limit)
+    }
+}
+
+impl StdoutQueue {
+    /// Adds a line with its newline.
+    pub fn add(&self, line: String) {
+        self.0.add(line);
+    }
+}
+
 /// # Errors
 /// `Kind::Write` if lines could not be written.
 fn finish_stdout(stdout: LineWriter, limit: Option<Duration>) -> Result<()> {

@@ -388,6 +388,13 @@ fn the_log_is_opened_first_and_never_fails_a_copy(case: &Case) {
     let told = "/dev/full: the log is incomplete (--log-file): no space left on device";
     done.succeeds().says(told);
     assert_eq!(case.dst.read("a"), b"x");
+    let within = case.src.dir("tree");
+    within.file("file", "x");
+    let log = case.dst.file("tree/log", "");
+    let log = log.to_str().expect("text");
+    let done = case.copy(&["-a", "--delete", "--log-file", log], "tree/", "tree");
+    done.succeeds()
+        .says("the log is incomplete (--log-file): the file was deleted");
     // It may be configured.
     let config = case
         .home

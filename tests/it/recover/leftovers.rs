@@ -175,13 +175,18 @@ fn clean_removes_what_a_signed_journal_names_and_little_else(case: &Case) {
         sub.file(name, "of a source");
         sub.mode(name, 0o600);
     }
+    let linked = sub.file(".fastcp-two.part", "of a source");
+    sub.hard_link("two", linked);
     sub.link(".fastcp-link.part", "big");
     sub.file(".fastcp-dir.part/.fastcp-a.part", "not looked at");
     let before = sub.names();
     let unsigned = |name: &str| ("unsigned".to_owned(), name.to_owned());
     let expected = |fate: &str| {
         let gone = [&named, &orphan, &journal].map(|name| (fate.to_owned(), name.clone()));
-        let kept = [&other, ".fastcp-x.part", ".fastcp-x.journal"].map(unsigned);
+        let kept = [&other, "two.part", "x.part", "x.journal"].map(|name: &str| {
+            let name = name.trim_start_matches(".fastcp-");
+            unsigned(&format!(".fastcp-{name}"))
+        });
         let mut all: Vec<_> = gone.into_iter().chain(kept).collect();
         all.sort();
         all
@@ -194,7 +199,7 @@ fn clean_removes_what_a_signed_journal_names_and_little_else(case: &Case) {
 
     let removed = clean(case, &[], "");
     assert_eq!(told(removed.succeeds()), expected("removed"));
-    let end = "; 3 other files stay (see --help resume)\n";
+    let end = "; 4 other files stay (see --help resume)\n";
     let text = removed.stdout_text();
     assert!(
         text.contains("\n3 files removed, ") && text.ends_with(end),
