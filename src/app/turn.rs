@@ -1,5 +1,5 @@
 //! The wait of a copy whose destination another copy is writing (`--wait`). The copy then tries
-//! again from its beginning: the source may have changed meanwhile.
+//! again from its beginning: the source may have changed since then.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -19,7 +19,7 @@ use super::ends::hosts_of;
 use super::exit::code_of;
 use super::{check, operand, request};
 
-/// What was found so far.
+/// Counts of the leftovers so far.
 #[derive(Default)]
 struct CleanedCounts {
     removed: u64,

@@ -149,7 +149,7 @@ impl TypedLine {
         Ok(found.into_iter().map(whole).collect())
     }
 
-    /// The part of the last word that is a place, and what comes before it. None if the word is an
+    /// The part of the last word that is a place, and the part before it. None if the word is an
     /// option or another option's value.
     fn place(&self) -> Option<(&str, &str)> {
         let command = Args::command();

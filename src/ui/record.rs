@@ -58,7 +58,7 @@ pub(super) struct Records {
     seen: Arc<SeenHosts>,
 }
 
-/// What is known of a copy so far.
+/// The hosts and the route of a copy, as far as they are known.
 #[derive(Default)]
 struct SeenHosts {
     logins: Mutex<Vec<Login>>,
