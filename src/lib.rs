@@ -86,7 +86,7 @@
 //! | 60 | `dest::partial` | [`Partial::commit`](dest::Partial::commit) | |
 //! | 61 | `dest::commit` | `commit`: metadata, sync, rename | |
 //!
-//! The acknowledgement goes back, and at the end of the file the sender says so:
+//! The acknowledgement goes back. When the file has ended, the sender sends its length and digest:
 //!
 //! | # | module | what it does |
 //! |---|---|---|

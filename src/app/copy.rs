@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(outcome(false, Kind::Read).exit_code(), 9);
         assert_eq!(outcome(false, Kind::Refused).exit_code(), 1);
         assert_eq!(outcome(true, Kind::Refused).exit_code(), 11);
-        // Also if the copies from two hosts are one.
+        // The same for the joint outcome of two hosts.
         for (mut first, second) in [
             (outcome(false, Kind::Read), outcome(false, Kind::Refused)),
             (outcome(false, Kind::Refused), outcome(false, Kind::Read)),

@@ -1,6 +1,6 @@
 //! The work of one command: a copy on this machine, with one host, between two hosts, to
-//! several hosts or from several hosts; a probe; the removal of leftovers; listing or removing
-//! programs on hosts.
+//! several hosts or from several hosts; a comparison with a list of digests; a probe; the removal
+//! of leftovers; listing or removing programs on hosts.
 
 pub mod clean;
 pub mod copy;

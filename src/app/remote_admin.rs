@@ -80,7 +80,7 @@ impl RemoteAdmin {
         };
         let far_end = ssh::start(Rsh::Ssh, &self.host, &self.ssh, &startup, errand)?;
         let (mut process, mut stdin, stdout, stderr) = far_end.split();
-        // It fits a pipe's buffer. What the other end says shows whether it has read it.
+        // The input fits a pipe's buffer. The answer shows whether the other end has read it.
         let _ = stdin.write_all(input).await;
         drop(stdin);
         let stderr_lines = Arc::new(Mutex::new(String::new()));

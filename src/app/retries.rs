@@ -136,8 +136,9 @@ pub async fn repeat(
             // discarded those of an earlier run.
             request.options.no_resume = false;
         }
-        // If only the report of the end was lost, the journal is gone, and the directory that the
-        // source has become would count as an existing one.
+        // If only the report of the end was lost, the journal is gone. DEST, which this copy has
+        // made, would then count as an existing directory, and the next session would copy into
+        // DEST/NAME.
         let options = &mut request.options;
         let becomes_destination = client.shutdown.is_destination();
         options.no_target_directory |=
@@ -201,7 +202,7 @@ async fn first_again(
         true => client.reporter.notice(&format!("fastcp: {line}")),
         false => client.reporter.detail(&line),
     }
-    // It may have been lost after its login.
+    // If the connection was lost after its login, the phase is no longer "connecting".
     client.progress.set_phase(Phase::Connecting);
     client.progress.set_next_login(wait);
     let name = request.host().map_or("", |host| &host.name);
@@ -249,7 +250,7 @@ fn is_worth_a_retry(kind: Kind, attempt: Attempt) -> bool {
 async fn unless_signalled(error: Error, client: &ClientContext) -> Result<Error> {
     let patience = match error.kind {
         Kind::Lost | Kind::Signal(_) => Some(SAME_SIGNAL),
-        // The login has waited too.
+        // The login has already waited for the signal.
         Kind::Connect | Kind::FarEnd => Some(SAME_SIGNAL_BRIEF),
         _ => None,
     };

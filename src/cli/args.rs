@@ -46,8 +46,8 @@ Exit codes: 0 complete and verified; 1 other or several reasons; 2 usage;
 3 no connection or login; 4 a host cannot run fastcp; 5 lost connection;
 6 verification failed; 7 source changed; 8 no space or write error; 9 source
 missing or unreadable; 10 a command failed; 11 refused to replace a file or
-device; 12 another fastcp writes there; 13 internal error; 15 stopped at the
-set time; 128+n signal n
+device; 12 another fastcp writes there; 13 internal error; 14 a file grew;
+15 stopped at the set time; 128+n signal n
 
 Examples:
   fastcp big.iso host:                    into the remote home directory

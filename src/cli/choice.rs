@@ -21,10 +21,10 @@ use crate::units::printable;
 use super::args::Args;
 use super::rule_args::RuleOption;
 
-/// Most bytes of a rule file of the command, comments included.
+/// Most bytes of a rule file that this process reads before the copy, comments included.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Rule files that name one another end somewhere.
+/// Most levels of rule files that name other rule files, so that a loop ends.
 const DEPTH_MAX: usize = 32;
 
 const NO_FILES: &str =
@@ -104,8 +104,8 @@ fn rules(args: &Args) -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// The rules of `--cvs-exclude` that hold in every directory. A `!` of the user removes those before
-/// it here, and not those of the command.
+/// The rules of `--cvs-exclude` that hold in every directory. A `!` in `~/.cvsignore` or
+/// `CVSIGNORE` removes the rules before it in this list, but no rule of the command line.
 fn cvs_rules() -> Result<Vec<Rule>> {
     let mut rules: Vec<Rule> = Rule::of_cvs().collect();
     let form = LineForm::BarePatterns { take: false };

@@ -168,7 +168,7 @@ fn line(leftover: &Leftover, dest: &Operand, dry_run: bool) -> String {
     )
 }
 
-/// In whole units, at most 8 columns for 27 years.
+/// In whole units; at most 8 columns up to 999 days.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

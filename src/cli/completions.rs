@@ -28,7 +28,7 @@ _fastcp_places() {
 complete -F _fastcp_places fastcp
 "#;
 
-/// Words that end with a slash or a colon go on.
+/// No blank follows a word that ends with a slash or a colon.
 const ZSH: &str = r#"
 _fastcp_places() {
     local -a found whole

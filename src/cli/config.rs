@@ -548,7 +548,7 @@ fn text_of(path: &Path, name: &str) -> Result<Option<String>> {
         Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
         }
-        // Of a home directory that belongs to another user.
+        // The home directory may belong to another user, as under sudo -u: no file of this user.
         Err(cause) if cause.kind() == ErrorKind::PermissionDenied && path != Path::new(SYSTEM) => {
             return Ok(None);
         }

@@ -115,8 +115,9 @@ pub(super) fn end(place: Option<Operand>, command: Option<&OsStr>, flag: &str) -
     })
 }
 
-/// Detects a value after a flag that takes none, so that the value became a source. Checked only
-/// with several sources: a single missing source gets the ordinary error.
+/// Detects a separate word after a flag that takes no value (`-p 22`), or takes it only after `=`
+/// (`--sudo USER`). The word became a source. Checked only with several sources: a single missing
+/// source gets the ordinary error.
 fn check_slips(sources: &[Operand], args: &Args) -> Result<()> {
     let [first, _, ..] = sources else {
         return Ok(());

@@ -100,7 +100,7 @@ impl KeepArgs {
             false => Keep::default(),
         };
         let (new_user, new_group) = self.new_owners();
-        // A list without the mode beside it could give the owning group more rights.
+        // An ACL without the mode beside it could give the owning group more rights.
         let perms = (all.perms || preserve || self.perms || self.acls) && !self.no_perms;
         Keep {
             perms,

@@ -110,7 +110,7 @@ fn names_from(list: &OsString, source: &Operand, args: &Args) -> Result<NamesFro
     Ok(NamesFrom::List(Arc::new(list)))
 }
 
-/// A host is that of SOURCE if it has its name, and no other user or port.
+/// A host with the name of SOURCE's host, and no other user or port, is SOURCE's host.
 fn of_source(host: Host, source: &Operand) -> Host {
     let Some(of_source) = &source.host else {
         return host;

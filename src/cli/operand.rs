@@ -83,7 +83,7 @@ pub fn parse_as_scp(typed: OsString) -> Result<Operand> {
         }
         (None, None) => (None, bytes.to_vec()),
     };
-    // scp copies the contents of a home directory, which has no name for it.
+    // scp copies the contents of a home directory: to scp, a home directory has no name.
     let is_home = host.is_some() && path.starts_with(b"~");
     let is_home = is_home && path[1..].iter().all(|byte| *byte == b'/');
     let operand = Operand {

@@ -40,7 +40,8 @@ pub(super) fn request(
     let changes = Arc::new(args.keep.changes()?);
     let ssh = ssh_options(&mut args);
     let (keep, update) = kept(&args, &sources);
-    // As in rsync, -a does not include -r then. Nor does it with --follow, which is for files.
+    // As in rsync, -a does not include -r with --files-from. Nor does it with --follow, which is
+    // for files.
     let has_list = args.files_from.is_some();
     let names_files = has_list || args.follow_ms.is_some();
     let recursive = args.recursive || args.keep.archive && !names_files;

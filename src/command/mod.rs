@@ -1,7 +1,7 @@
 //! A command at one end of a copy: the producer of a pipe, or its consumer. It runs as `sh -c` in
 //! a separate session and process group, so that the whole pipeline of the command ends with the
-//! copy. It has no terminal: if it asked for a password, the terminal would stop it. Its stderr is
-//! passed on line by line. Its exit status decides whether the copy is complete.
+//! copy. It gets no terminal: a terminal would stop a background process that asks for a password.
+//! Its stderr is passed on line by line. Its exit status decides whether the copy is complete.
 //!
 //! No command outlives this process. Dropping a [`Command`] terminates it (TERM, then KILL) and
 //! waits for it; a [`watchdog`] terminates it if this process is killed.

@@ -91,8 +91,8 @@ impl LogWriter {
         }
     }
 
-    /// Waits until all lines are written: this long, or for some seconds. Returns a message if some
-    /// were not.
+    /// Waits until all lines are written, but at most `limit`, or 3 s if there is none. Returns a
+    /// message if some were not written.
     pub(super) fn finish(self, limit: Option<Duration>) -> Option<String> {
         let lost = self.lines.queue.take_lost();
         let why = match self.writer.finish(limit.or(Some(PATIENCE))) {

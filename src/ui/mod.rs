@@ -79,8 +79,8 @@ const LINES_WAITING_MAX: usize = 10_000;
 /// The most bytes of these lines.
 const LINES_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of memory that a waiting line takes beside its text. So 10,000 lines of `-vv`, however
-/// short, are more than a copy adds without waiting.
+/// Bytes of memory that a waiting line takes beside its text. Because these count, a copy with
+/// `-vv` waits (at 1 MiB of lines) before short lines fill the queue of 10,000.
 const LINE_BYTES: usize = 160;
 
 /// The most bytes of lines that wait for a reader of stdout. A copy waits long before that, but
@@ -248,7 +248,7 @@ impl Screen {
     /// is wanted.
     ///
     /// # Errors
-    /// `Kind::Write` if the requested JSON could not be written.
+    /// `Kind::Write` if lines on stdout (events, or lines about changes) could not be written.
     pub fn finish(self, outcome: &Outcome) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Verbosity::of(output, terminal.is_some());

@@ -45,7 +45,7 @@ impl Screen {
     /// Removes the bar and shows all results.
     ///
     /// # Errors
-    /// `Kind::Write` if the requested JSON could not be written.
+    /// `Kind::Write` if lines on stdout (events, or lines about changes) could not be written.
     pub fn finish_all(self, copies: &[Copied]) -> Result<()> {
         let (output, terminal) = (self.teller.output, self.terminal);
         let tell = Verbosity::of(output, terminal.is_some());

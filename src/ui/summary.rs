@@ -333,7 +333,7 @@ fn checked(outcome: &Outcome) -> String {
 #[derive(Clone, Copy, PartialEq)]
 enum Wording {
     Full,
-    /// Without the reason why data was not sent, and without a rate if none was.
+    /// Without the reason why data was not sent, and without a rate if no data was sent.
     Brief,
 }
 

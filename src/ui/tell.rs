@@ -14,9 +14,10 @@ pub struct Output {
     pub summary: bool,
     /// Print a line of progress at this interval, in place of bars.
     pub progress: Option<Duration>,
-    /// No bars, because the data itself is typed or shown on a terminal.
+    /// No bars, because other text is on the terminal: data that is typed or shown, or lines on
+    /// stdout.
     pub plain: bool,
-    /// Write the summary to stdout as JSON, whatever goes to stderr.
+    /// Write events to stdout as lines of JSON, in addition to the output on stderr.
     pub json: bool,
     /// Write a line to stdout for each change at the destination.
     pub changes: bool,

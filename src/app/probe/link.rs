@@ -35,7 +35,7 @@ const STREAMS_PATIENCE: Duration = Duration::from_secs(4);
 /// How long until any data arrives.
 const FIRST_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Fewer bytes may be the openings of connections.
+/// Fewer bytes may be only the handshakes of connections.
 const FIRST_BYTES: u64 = 64 << 10;
 
 /// How long the whole test may take after the session was opened. With the work before the login

@@ -93,7 +93,7 @@ impl Probe {
         Probe { request, sample }
     }
 
-    /// Runs the probe; returns after about 15 s, not counting the login. Blocks.
+    /// Runs the probe; returns within 15 s, not counting the login. Blocks.
     pub fn run(self, reporter: Arc<dyn Reporter>, hear: Hear) -> Probed {
         let mut began = Instant::now();
         let Probe {

@@ -9,8 +9,8 @@ use crate::cache;
 use crate::chunk::CHUNK_SIZE;
 use crate::error::{Error, Kind, Result, Side};
 
-/// The most pieces to take, of one chunk each and evenly spaced, and the time for reading them: of
-/// a slow disk only those read in time.
+/// The most pieces to take, of one chunk each and evenly spaced, and the time limit for reading
+/// them. A slow disk gives fewer pieces.
 const PIECES: u64 = 16;
 const PIECES_TIME: Duration = Duration::from_secs(1);
 

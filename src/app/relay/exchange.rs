@@ -125,7 +125,7 @@ impl<'a> Exchange<'a> {
         self.account.subscribe()
     }
 
-    /// True once the receiver has said where the entries land: since then it accepts connections.
+    /// True once the receiver has said where the entries land. From then on it accepts connections.
     pub fn has_landed(&self) -> watch::Receiver<bool> {
         self.has_landed.subscribe()
     }

@@ -239,7 +239,7 @@ impl RelayedSession<'_> {
             incoming: &mut receiver.incoming,
         };
         let options = &self.request.options;
-        // Otherwise a dry run sends no data, so that a firewall cannot end it.
+        // A dry run that sends no data does not dial, so a firewall cannot end it.
         let dials = !options.dry_run || options.dry_run_reads();
         let conclusion = tokio::select! {
             over = converse(&exchange, sending, receiving) => over?,

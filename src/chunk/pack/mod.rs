@@ -1,10 +1,10 @@
 //! A pack: many small files with their metadata in one chunk, so that a file needs no separate
 //! round trip and no separate frame. Both halves are here.
 //!
-//! The buffer holds the contents, one after another; the table, postcard of the `MemberRow`s in the
-//! same order; and the table's length, u32 little-endian. The chunk's digest is the BLAKE3 of the
-//! table. The table holds the BLAKE3 of each content, so that the chunk's digest proves
-//! everything.
+//! The buffer holds, in this order: the contents; the table (postcard of the `MemberRow`s, in the
+//! same order as the contents); the table's length, u32 little-endian. The chunk's digest is the
+//! BLAKE3 of the table. The table holds the BLAKE3 of each content, so that the chunk's digest
+//! proves everything.
 //!
 //! If the receiver's hello allows it, the table may be in [`columns`] instead. The length then has
 //! its highest bit set, and the chunk's digest is the BLAKE3 of the table and the contents'
