@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::io::{Read, StdinLock};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use crate::dir::home;
@@ -210,10 +212,14 @@ fn read(
 /// Standard input with rules or names; `shown` is for messages.
 ///
 /// # Errors
-/// Usage, if this process was started without one.
+/// Usage, if this process was started without one, or something else was read from it: there would
+/// be no rules and no names.
 pub(super) fn stdin(shown: &str) -> Result<StdinLock<'static>> {
-    match is_stdin_closed() {
-        true => Err(Error::usage(format!("{shown}: standard input is closed"))),
-        false => Ok(std::io::stdin().lock()),
-    }
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    let why = match (is_stdin_closed(), IS_TAKEN.swap(true, Relaxed)) {
+        (true, _) => "standard input is closed",
+        (false, true) => "standard input can be read only once",
+        (false, false) => return Ok(std::io::stdin().lock()),
+    };
+    Err(Error::usage(format!("{shown}: {why}")))
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -168,6 +168,17 @@ fn arguments(settings: &[Setting], typed: &[OsString]) -> Result<Args> {
     let words = settings.iter().map(|setting| &setting.word);
     let words = std::iter::once(&name).chain(words).chain(typed);
     Args::try_parse_from(words).map_err(|fault| Error::usage(reason(&fault)))
+}
+
+/// True if a list or a file of rules is a pipe or stdin, which can be read only once.
+fn reads_pipe(args: &Args) -> bool {
+    let is_pipe = |file: &OsStr| {
+        // What cannot be looked at cannot be read either.
+        file == "-" || fs::metadata(file).is_ok_and(|at| !at.is_file())
+    };
+    let also_from = args.also_from.as_deref().map(Path::as_os_str);
+    let lists = [args.files_from.as_deref(), also_from];
+    lists.into_iter().flatten().any(is_pipe) || args.rules.files().any(|file| is_pipe(&file))
 }
 
 /// The hosts that the command names.
@@ -415,14 +426,12 @@ impl Config {
         typed: &[OsString],
         make: impl Fn(Args) -> Result<T>,
     ) -> Result<T> {
-        // A pipe can be read only once.
-        let reads_stdin = args.files_from.as_deref() == Some(OsStr::new("-"))
-            || args.also_from.as_deref() == Some(Path::new("-"));
+        let reads_pipe = reads_pipe(&args);
         let refused = match make(args) {
             Err(error) if error.kind == Kind::Usage && !self.settings.is_empty() => error,
             made => return made,
         };
-        if reads_stdin {
+        if reads_pipe {
             return Err(self.explain(refused));
         }
         let attempt = |settings: &[Setting]| make(arguments(settings, typed)?);
@@ -543,7 +552,7 @@ fn text_of(path: &Path, name: &str) -> Result<Option<String>> {
         ))
     };
     // Reading a FIFO or a device could block.
-    let at = match std::fs::metadata(path) {
+    let at = match fs::metadata(path) {
         Ok(at) => at,
         Err(cause) if matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
@@ -799,7 +808,7 @@ mod tests {
     fn applied(file: &str, variable: &str, hosts: &[&str], typed: &str) -> Result<String> {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("config");
-        std::fs::write(&path, file).unwrap();
+        fs::write(&path, file).unwrap();
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let command = Args::command();
         let mut config = Config::default();

@@ -1,7 +1,7 @@
 //! The options with filter rules, in the order typed: the first rule that matches decides.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, ValueHint};
 
@@ -59,17 +59,20 @@ const OPTIONS: [(RuleOption, &str, &str, &str); 5] = [
 pub(super) struct RuleArgs(pub Vec<(RuleOption, &'static str, OsString)>);
 
 impl RuleArgs {
-    /// True if a file of rules is stdin.
+    /// The files of rules that the options name; `-` is stdin.
+    pub(super) fn files(&self) -> impl Iterator<Item = OsString> {
+        self.0.iter().filter_map(|(option, _, value)| match option {
+            RuleOption::ExcludeFrom | RuleOption::IncludeFrom => Some(value.clone()),
+            RuleOption::Filter => match Parsed::of(value.as_bytes(), LineForm::Rules) {
+                Ok(Parsed::Merge { file, .. }) => Some(OsString::from_vec(file)),
+                _ => None,
+            },
+            RuleOption::Exclude | RuleOption::Include => None,
+        })
+    }
+
     pub(super) fn reads_stdin(&self) -> bool {
-        let is_stdin = |(option, _, value): &(RuleOption, _, OsString)| match option {
-            RuleOption::ExcludeFrom | RuleOption::IncludeFrom => value == "-",
-            RuleOption::Filter => {
-                let parsed = Parsed::of(value.as_bytes(), LineForm::Rules);
-                matches!(parsed, Ok(Parsed::Merge { file, .. }) if file == b"-")
-            }
-            RuleOption::Exclude | RuleOption::Include => false,
-        };
-        self.0.iter().any(is_stdin)
+        self.files().any(|file| file == "-")
     }
 }
 

@@ -1,6 +1,7 @@
 //! Options of `~/.config/fastcp/config` and `FASTCP_FLAGS`.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -15,6 +16,7 @@ ways! { push, pull =>
 ways! { here =>
     a_file_that_others_may_have_written_is_refused,
     options_without_a_meaning_for_a_copy_are_left_out,
+    rules_from_a_pipe_are_not_lost_with_an_option_that_is_left_out,
     what_deletes_is_told_even_if_the_file_wants_it_quiet,
     the_options_that_apply_are_shown_with_their_places,
 }
@@ -155,6 +157,23 @@ fn options_without_a_meaning_for_a_copy_are_left_out(case: &Case) {
         .arg(case.dst(""))
         .run()
         .succeeds();
+}
+
+fn rules_from_a_pipe_are_not_lost_with_an_option_that_is_left_out(case: &Case) {
+    configured(case, "[default]\nsnapshot = true\n");
+    case.src.dir("d").file("b.o", "one");
+    for file in ["-", "/dev/stdin"] {
+        let (rules, mut writer) = std::io::pipe().expect("make a pipe");
+        writer.write_all(b"*.o\n").expect("write the rules");
+        drop(writer);
+        let run = case
+            .fastcp()
+            .args(["-r", "--update", "--exclude-from", file]);
+        let run = run.arg(case.src.path("d")).arg(case.dst("d"));
+        let done = run.start_with(Stdio::from(rules)).wait();
+        done.exits(2).says("--snapshot").says("--no-config");
+    }
+    assert!(case.dst.names().is_empty());
 }
 
 fn what_deletes_is_told_even_if_the_file_wants_it_quiet(case: &Case) {
