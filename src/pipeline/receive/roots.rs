@@ -153,12 +153,17 @@ impl DestinationResolver<'_> {
                 allocated: space.allocated,
                 largest: space.largest,
             };
-            match places.spaces.len() == places.targets.len() {
+            let checked = match places.spaces.len() == places.targets.len() {
                 true => {
                     let needed: Vec<_> = places.spaces.iter().map(needed).collect();
-                    dest::check_space_of_each(&places.targets, &needed, there)?;
+                    dest::check_space_of_each(&places.targets, &needed, there)
                 }
-                false => dest::check_free_space(&places.targets, totals, there)?,
+                false => dest::check_free_space(&places.targets, totals, there),
+            };
+            if let Err(error) = checked {
+                // Now: once the client knows of the error, it does not wait long for this end.
+                entries.journal.put_away(true);
+                return Err(error);
             }
         }
         let FoundPlaces { roots, targets, .. } = places;
