@@ -80,6 +80,28 @@ impl Kind {
         }
     }
 
+    /// One word for records: in events, and in the line of a server in the system log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Entry => "entry",
+            Kind::Usage => "usage",
+            Kind::Connect => "connect",
+            Kind::FarEnd => "far_end",
+            Kind::Lost => "lost",
+            Kind::Verify => "verify",
+            Kind::Changed => "changed",
+            Kind::Write => "write",
+            Kind::Read => "read",
+            Kind::Command => "command",
+            Kind::Refused => "refused",
+            Kind::Busy => "busy",
+            Kind::Signal(_) => "signal",
+            Kind::Breach => "internal",
+            Kind::Stopped => "stopped",
+            Kind::Grew => "grew",
+        }
+    }
+
     /// True if the user wanted the copy to end: by a signal, or at a set time.
     pub fn is_wanted(self) -> bool {
         matches!(self, Kind::Signal(_) | Kind::Stopped)

@@ -250,6 +250,9 @@ pub(super) struct Args {
     /// Do not install fastcp on HOST if it is missing
     #[arg(long, help_heading = SSH)]
     pub no_install: bool,
+    /// Write no line about the copy to HOST's syslog
+    #[arg(long, help_heading = SSH)]
+    pub no_syslog: bool,
     /// Remove the installed fastcp from HOST: (no copy)
     #[arg(long, help_heading = SSH)]
     pub remove: bool,

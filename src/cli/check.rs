@@ -10,13 +10,12 @@ use crate::dest::INPLACE_AND_BACKUP;
 use crate::error::{Error, Result, reason_of};
 use crate::keep::UnchangedBy;
 use crate::report::Reporter;
-use crate::session::{EndKind, Operand, Request, Route, Rsh};
+use crate::session::{EndKind, Operand, Request, Route, Rsh, host};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::args::Args;
 use super::choice;
-use super::clock_time::zone_here;
 use super::ends::{ends, list_notice};
 use super::fan_out;
 use super::gather;
@@ -143,7 +142,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let maps = map_args::maps(&args, &sources, &dests)?;
     let rate_limit = rate_limit(&args)?;
     let now = SystemTime::now();
-    let (schedule, start) = args.schedule.schedule(now, &zone_here)?;
+    let (schedule, start) = args.schedule.schedule(now, &host::zone_here)?;
     let begins = schedule.start.as_ref().map_or(now, |start| start.at);
     let selector = choice::selector(&args, &sources, begins)?;
     let digests = args.digests.clone();

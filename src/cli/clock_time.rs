@@ -199,22 +199,10 @@ pub(super) fn shown(time: i64, zone: Zone<'_>) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}{seconds}")
 }
 
-/// The zone of this process: `TZ`, or that of the system.
-pub(super) fn zone_here(time: i64) -> i64 {
-    use nix::libc;
-    // SAFETY: the structure is numbers and a pointer, for which all zeros are a value.
-    let mut local: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are valid for the call. No thread changes the environment.
-    let is_known = unsafe { !libc::localtime_r(&time, &mut local).is_null() };
-    match is_known {
-        true => local.tm_gmtoff,
-        false => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::host;
 
     /// Central Europe in 2026: UTC+1, and UTC+2 from 29 March to 25 October, each at 01:00 UTC.
     fn berlin(time: i64) -> i64 {
@@ -329,7 +317,7 @@ mod tests {
     fn this_machine_has_a_zone() {
         let now = utc("2026-11-27T20:00");
         let typed = parse("2026-11-27T20:00").unwrap();
-        let there = typed.first_after(now, now, &zone_here);
-        assert_eq!(shown(there, &zone_here), "2026-11-27 20:00");
+        let there = typed.first_after(now, now, &host::zone_here);
+        assert_eq!(shown(there, &host::zone_here), "2026-11-27 20:00");
     }
 }

@@ -36,8 +36,8 @@ pub(super) struct Permits {
 }
 
 impl Permits {
-    /// `ports` are those of the forced command, if it has any.
-    pub(super) fn to_permit(&self, ports: Option<Ports>) -> Permit {
+    /// `ports` are those of the forced command, if it has any, and so is `no_syslog`.
+    pub(super) fn to_permit(&self, ports: Option<Ports>, no_syslog: bool) -> Permit {
         Permit {
             // A relative directory starts at the current one.
             confine: self
@@ -56,6 +56,7 @@ impl Permits {
             removes_sources: self.allow_remove_source_files,
             outside_links: self.allow_outside_links,
             ports,
+            no_syslog,
         }
     }
 }

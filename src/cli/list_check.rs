@@ -5,13 +5,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::SystemTime;
 
 use crate::error::{Error, Result};
-use crate::session::{DigestsFrom, EndKind, Operand, Request};
+use crate::session::{DigestsFrom, EndKind, Operand, Request, host};
 use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::args::Args;
 use super::check::{Order, check_log_file, way};
-use super::clock_time::zone_here;
 use super::ends::name;
 use super::operand;
 use super::request::request;
@@ -55,7 +54,9 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         what: EndKind::Path,
         path: Vec::new(),
     };
-    let (schedule, start) = args.schedule.schedule(SystemTime::now(), &zone_here)?;
+    let (schedule, start) = args
+        .schedule
+        .schedule(SystemTime::now(), &host::zone_here)?;
     let mut request = Request {
         schedule,
         check: true,

@@ -53,7 +53,6 @@ use crate::{app, program, ssh};
 
 use args::Args;
 use check::Order;
-use clock_time::zone_here;
 use ends::hosts_of;
 use exit::{ScpExit, code_of, refuse};
 use help::PageRequest;
@@ -113,7 +112,8 @@ pub fn main() -> i32 {
         return journal_sync::sync_stdin();
     }
     if args.server {
-        return match server::run(args.placed.is_some(), args.permit.to_permit(args.ports)) {
+        let permit = args.permit.to_permit(args.ports, args.no_syslog);
+        return match server::run(args.placed.is_some(), permit) {
             Ok(()) => 0,
             Err(NotServed::NotBegun(error)) => refuse(&error),
             Err(NotServed::Told(kind)) => kind.exit_code(),
@@ -220,7 +220,9 @@ fn recorded(order: &Order) -> Result<Recorded> {
         return Ok(Recorded::default());
     }
     let log = order.log_file.as_ref();
-    let log = log.map(|path| LogFile::open(path, zone_here)).transpose()?;
+    let log = log
+        .map(|path| LogFile::open(path, host::zone_here))
+        .transpose()?;
     let request = &order.request;
     let sources = request.sources.iter().take(SOURCES_RECORDED);
     // A comparison with a list has none.

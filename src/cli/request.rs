@@ -117,6 +117,7 @@ pub(super) fn request(
         remote_path: args.remote_path,
         sudo: args.sudo,
         no_install: args.no_install,
+        no_syslog: args.no_syslog,
         streams: args.streams.or(args.polite.then_some(POLITE_STREAMS)),
         rate_file: match args.bwlimit {
             Some(RateArgument::File(file)) => Some(RateFile::new(file, rate_limit)),

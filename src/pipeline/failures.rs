@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::Mutex;
 
 use super::moved_operands::MovedOperands;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::progress::Progress;
 
 /// Failures that are kept for the summary; further ones are only counted.
@@ -27,7 +27,7 @@ const TOLD_MAX: usize = 100_000;
 
 type TellFailure = dyn Fn(&Error) + Send + Sync;
 
-/// The end that the user sees keeps the failures of both ends; those of the other end are silent.
+/// The end that the user sees keeps the failures of both ends; the other end counts them silently.
 pub struct Failures {
     tell: Option<Box<TellFailure>>,
     /// Prints messages that most users do not want.
@@ -70,7 +70,7 @@ impl Failures {
         }
     }
 
-    /// For an end that sends its failures to the other end.
+    /// For an end that sends its failures to the other end. It only counts them.
     pub fn silent(progress: Arc<Progress>) -> Self {
         Failures {
             tell: None,
@@ -87,7 +87,10 @@ impl Failures {
             return;
         }
         self.has_some.store(true, Relaxed);
-        let Some(tell) = &self.tell else { return };
+        let Some(tell) = &self.tell else {
+            self.failures.lock().more.note(error);
+            return;
+        };
         self.progress.add_failed(1);
         let mut failures = self.failures.lock();
         let is_new = !failures.told.contains(&hash(error));
@@ -175,6 +178,15 @@ impl MoreFailures {
     pub fn exit_codes(self) -> impl Iterator<Item = i32> {
         self.codes.into_iter().flat_map(|(low, high)| [low, high])
     }
+
+    /// The exit code of a copy with these failures alone; 0 without any.
+    pub fn exit_code(self) -> i32 {
+        match self.codes {
+            None => 0,
+            Some((low, high)) if low == high => low,
+            Some(_) => Kind::Entry.exit_code(),
+        }
+    }
 }
 
 impl FailureList {
@@ -194,7 +206,7 @@ fn hash(error: &Error) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{Kind, Side};
+    use crate::error::Side;
 
     #[test]
     fn a_failure_of_a_former_session_is_told_once_and_counts_only_if_it_comes_again() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
+use crate::pipeline::failures::MoreFailures;
 use crate::pipeline::news::News;
 use crate::session::control_reader::ControlReader;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
@@ -37,12 +38,20 @@ impl RunningEnd {
 
     /// The changes that the user sees, if they have no room for more.
     fn full_list(&self) -> Option<Arc<News>> {
-        let context = match self {
-            RunningEnd::Sending(end) => &end.sender.context,
-            RunningEnd::Receiving(end) => &end.receiver.context,
-        };
-        let news = &context.news;
+        let news = self.news();
         news.itemized.is_full().then(|| news.clone())
+    }
+
+    fn news(&self) -> &Arc<News> {
+        match self {
+            RunningEnd::Sending(end) => &end.sender.context.news,
+            RunningEnd::Receiving(end) => &end.receiver.context.news,
+        }
+    }
+
+    /// The failed entries that a server has counted so far.
+    pub fn failed(&self) -> MoreFailures {
+        self.news().failures.take().1
     }
 
     /// Works off queued messages before `error` counts as the cause: they may have a better one.

@@ -70,6 +70,19 @@ pub fn name() -> String {
         .into_owned()
 }
 
+/// Seconds by which local time was ahead of UTC at `time`: by `TZ`, or by the zone of the system.
+pub fn zone_here(time: i64) -> i64 {
+    use nix::libc;
+    // SAFETY: the structure is numbers and a pointer, for which all zeros are a value.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are valid for the call. No thread changes the environment.
+    let is_known = unsafe { !libc::localtime_r(&time, &mut local).is_null() };
+    match is_known {
+        true => local.tm_gmtoff,
+        false => 0,
+    }
+}
+
 /// The user that this process runs as; its number if it has no name.
 pub fn user() -> String {
     let uid = geteuid();

@@ -47,6 +47,7 @@ pub fn introduce(hello: Hello, request: &Request) -> Hello {
         beside: request.options.is_beside,
         scp: request.options.scp,
         tells_growth: true,
+        no_syslog: request.omits_syslog(),
         ..hello
     }
 }

@@ -34,6 +34,8 @@ pub struct Permit {
     /// `--ports`: the server may listen on these. Without it, a limited key allows only an
     /// ephemeral port.
     pub ports: Option<Ports>,
+    /// `--no-syslog`: sessions leave no line in the system log.
+    pub no_syslog: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +52,12 @@ impl Permit {
     /// True if the user of the key must not know how existing files differ.
     pub fn hides_changes(&self, role: &Role) -> bool {
         !role.sends() && self.access == PermittedAccess::Write
+    }
+
+    /// True if a session leaves a line in the system log. A client that wants none is heard only if
+    /// its key is not limited: the line is for the administrator who has limited the key.
+    pub fn records(&self, is_unwanted: bool) -> bool {
+        !self.no_syslog && (!is_unwanted || *self != Permit::default())
     }
 
     /// Refuses forbidden requests.

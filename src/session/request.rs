@@ -73,6 +73,8 @@ pub struct Request {
     pub sudo: Option<String>,
     /// `--no-install`: the program is not placed on a host that lacks it.
     pub no_install: bool,
+    /// `--no-syslog`: the far end writes no line to its system log.
+    pub no_syslog: bool,
     /// None: the tuner chooses the number.
     pub streams: Option<u16>,
     pub route: RouteOptions,
@@ -168,6 +170,12 @@ impl Request {
         self.allow_empty || self.sources.iter().any(is_command)
     }
 
+    /// True if the far end should leave no line in its system log. One on this machine serves a
+    /// copy for which nobody has logged in.
+    pub fn omits_syslog(&self) -> bool {
+        self.no_syslog || self.rsh == Rsh::Local
+    }
+
     /// True if a command runs on another host.
     pub fn has_far_command(&self) -> bool {
         let mut operands = std::iter::once(&self.dest).chain(self.sources.iter());
@@ -186,6 +194,7 @@ impl Request {
             remote_path: None,
             sudo: None,
             no_install: false,
+            no_syslog: false,
             streams: None,
             route: RouteOptions::default(),
             rate_file: None,

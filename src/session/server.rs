@@ -5,7 +5,9 @@ mod accept;
 mod clean;
 mod first_messages;
 mod list_check;
+mod record;
 mod roles;
+mod syslog;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use tokio::time::timeout;
 
 use self::accept::EarlyListener;
 use self::first_messages::opening;
+use self::record::SessionRecord;
 use self::roles::{ServerRole, destination, end, rules, tell, tell_roots};
 
 use super::connection_control::{ConnectionControl, Inband, Reverse};
@@ -151,6 +154,7 @@ pub async fn serve(mut hello: Hello, permit: Permit) -> Result<(), NotServed> {
     let mut end = None;
     // Beats until the client has closed control: connections may end only after it knows why.
     let mut heart = None;
+    let mut record = SessionRecord::begin(permit.records(client.no_syslog));
     let served = copy(
         &mut incoming,
         &control,
@@ -158,9 +162,11 @@ pub async fn serve(mut hello: Hello, permit: Permit) -> Result<(), NotServed> {
         &permit,
         &shutdown,
         early,
-        (&mut end, &mut heart),
+        (&mut end, &mut heart, &mut record),
     )
     .await;
+    // Before anything is torn down, which may take until this process is killed.
+    record.end(served.as_ref().err(), end.as_ref().map(RunningEnd::failed));
     if let Err(error) = &served {
         // The cause decides which parts of an unfinished copy stay.
         shutdown.end(error.clone());
@@ -189,7 +195,10 @@ pub async fn serve(mut hello: Hello, permit: Permit) -> Result<(), NotServed> {
         Err(error) if error.kind == Kind::Lost => ABORT_PATIENCE,
         Err(_) => END_PATIENCE,
     };
-    let _ = timeout(patience, closed).await;
+    tokio::select! {
+        _ = timeout(patience, closed) => {}
+        never = record.retry() => match never {},
+    }
     match served {
         Ok(_) => Ok(()),
         Err(error) => Err(NotServed::Told(error.kind)),
@@ -222,7 +231,11 @@ async fn copy<R: AsyncRead + Unpin>(
     permit: &Permit,
     shutdown: &Arc<Shutdown>,
     early: Option<EarlyListener>,
-    (slot, heart): (&mut Option<RunningEnd>, &mut Option<Heart>),
+    (slot, heart, record): (
+        &mut Option<RunningEnd>,
+        &mut Option<Heart>,
+        &mut SessionRecord,
+    ),
 ) -> Result<Duration> {
     let (mut open, secret) = opening(incoming, control, client, HELLO_TIMEOUT).await?;
     open.options.polite = client.polite;
@@ -236,6 +249,7 @@ async fn copy<R: AsyncRead + Unpin>(
     open.options.scp = client.scp;
     // It never does more than a dry run.
     open.options.check = client.check && client.dry_run;
+    record.asked(&open, permit);
     permit.check(&open)?;
     permit.bound(&mut open)?;
     if let Some(root) = permit.root_of_paths(&open.role) {
@@ -253,6 +267,7 @@ async fn copy<R: AsyncRead + Unpin>(
         permit,
         shutdown,
     )?;
+    record.progress = server.progress.clone();
     let heart = &*heart.insert(server.heart());
     let mut control_reader = ControlReader::new(incoming, Some(heart), shutdown);
     if server.open.between {
@@ -286,19 +301,20 @@ async fn copy<R: AsyncRead + Unpin>(
     let role = control_reader.during(end(open, permit, control)).await??;
     let end = slot.insert(match role {
         ServerRole::Verifier(place) => {
-            let terms = (open, server.budget.workers);
+            let terms = (open, server.budget.workers, &server.progress);
             let control = control.clone();
             let reader = &mut control_reader;
             let checked = list_check::serve(place, terms, control, reader, shutdown).await;
             return checked.map(|()| END_PATIENCE);
         }
         ServerRole::Cleaner(directory) => {
-            let dry_run = open.options.dry_run;
+            let terms = (open.options.dry_run, &server.progress);
             let reader = &mut control_reader;
-            let cleaned = clean::serve(directory, dry_run, control, reader, shutdown).await;
+            let cleaned = clean::serve(directory, terms, control, reader, shutdown).await;
             return cleaned.map(|()| END_PATIENCE);
         }
-        ServerRole::Source(found) => {
+        ServerRole::Source(found, failed) => {
+            record.failed = failed;
             let can_wait = client.can_count_later(open.between);
             let told = tell_roots(found, open, can_wait, &server.progress, control);
             let sources = control_reader.during(told).await??;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::errors::{EndHosts, host};
 use crate::calendar::civil;
 use crate::digest::Digest;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::progress::{Copies, Phase, Snapshot};
 use crate::report::event::{FileDone, Login, LoginRetry};
 use crate::session::Verdict;
@@ -280,7 +280,7 @@ impl ErrorEvent<'_> {
         ErrorEvent {
             host: host(error, hosts),
             path: path.map(|path| printable(path.as_os_str().as_encoded_bytes())),
-            kind: kind_name(error.kind),
+            kind: error.kind.name(),
             message: harmless(&error.message),
             errno: error.errno,
             exit_code: error.kind.exit_code(),
@@ -309,27 +309,6 @@ fn dests_done(snapshot: &Snapshot) -> Option<usize> {
     };
     let done = dests.iter().filter(|dest| dest.phase == Phase::Done);
     Some(done.count())
-}
-
-fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Entry => "entry",
-        Kind::Usage => "usage",
-        Kind::Connect => "connect",
-        Kind::FarEnd => "far_end",
-        Kind::Lost => "lost",
-        Kind::Verify => "verify",
-        Kind::Changed => "changed",
-        Kind::Write => "write",
-        Kind::Read => "read",
-        Kind::Command => "command",
-        Kind::Refused => "refused",
-        Kind::Busy => "busy",
-        Kind::Signal(_) => "signal",
-        Kind::Breach => "internal",
-        Kind::Stopped => "stopped",
-        Kind::Grew => "grew",
-    }
 }
 
 #[derive(Serialize)]
@@ -390,7 +369,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::error::Side;
+    use crate::error::{Kind, Side};
     use crate::report::event::FileResult;
 
     #[test]

@@ -172,6 +172,9 @@ pub struct Hello {
     /// ([`Grew`](super::message::Message::Grew)). For any other client, such a file fails.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tells_growth: bool,
+    /// Sent by a client: it wants no line in the system log of the server's host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_syslog: bool,
 }
 
 /// Limits on what an end accepts from its peer.
@@ -284,6 +287,7 @@ impl Hello {
             beside: false,
             scp: false,
             tells_growth: false,
+            no_syslog: false,
         }
     }
 

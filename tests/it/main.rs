@@ -63,6 +63,7 @@ mod ends {
     mod memory;
     mod scarce;
     mod ssh;
+    mod syslog;
 }
 
 /// Copies that are cut short, damaged or hindered, and how they go on.

@@ -146,6 +146,8 @@ async fn log_in(
         beside: request.options.is_beside,
         scp: request.options.scp,
         tells_growth: true,
+        // Not as the receiver says: each host keeps its own log.
+        no_syslog: request.omits_syslog(),
         ..told(&to.hello).relayed()
     };
     agree((source, &of_sender), (dest, &of_receiver))?;

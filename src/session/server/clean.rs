@@ -9,23 +9,30 @@ use crate::dest::{CleanedDirectory, stored_user_key};
 use crate::error::Result;
 use crate::pipeline::Shutdown;
 use crate::pipeline::leftovers::Cleaning;
+use crate::progress::Progress;
 use crate::session::control_reader::ControlReader;
 use crate::session::converse::say;
 use crate::session::runtime::off_task;
-use crate::wire::message::{Leftover, Leftovers, Message};
+use crate::wire::message::{Leftover, LeftoverFate, Leftovers, Message};
 
+/// Counts removed files.
+///
 /// # Errors
 /// The end of the session.
 pub(super) async fn serve<R: AsyncRead + Unpin>(
     directory: CleanedDirectory,
-    dry_run: bool,
+    (dry_run, progress): (bool, &Arc<Progress>),
     control: &Outgoing,
     control_reader: &mut ControlReader<'_, R>,
     shutdown: &Arc<Shutdown>,
 ) -> Result<()> {
-    let (told, ending) = (control.clone(), shutdown.clone());
+    let (told, ending, removed) = (control.clone(), shutdown.clone(), progress.clone());
     let clean = off_task(move || {
         let tell = |leftover: Leftover| {
+            if leftover.fate == LeftoverFate::Removed && !dry_run {
+                removed.add_files(1);
+                removed.add_bytes(leftover.bytes);
+            }
             let files = vec![leftover];
             let is_last = false;
             // If the connection is lost, its reader reports that.

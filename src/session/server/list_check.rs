@@ -8,23 +8,26 @@ use crate::control::Outgoing;
 use crate::error::Result;
 use crate::pipeline::Shutdown;
 use crate::pipeline::list_check::ListCheck;
+use crate::progress::Progress;
 use crate::session::checking_end::CheckingEnd;
 use crate::session::control_reader::{ControlReader, breach};
 use crate::source::ListedPlace;
-use crate::wire::message::{Message, Open, VerifiedFiles};
+use crate::wire::message::{Message, Open, VerifiedFile, VerifiedFiles};
 
-/// Answers lines until the client has sent the last one.
+/// Answers lines until the client has sent the last one, and counts them.
 ///
 /// # Errors
 /// The end of the session, or a message that is no line.
 pub(super) async fn serve<R: AsyncRead + Unpin>(
     place: ListedPlace,
-    (open, workers): (&Open, usize),
+    (open, workers, progress): (&Open, usize, &Arc<Progress>),
     control: Outgoing,
     control_reader: &mut ControlReader<'_, R>,
     shutdown: &Arc<Shutdown>,
 ) -> Result<()> {
-    let tell = move |files| {
+    let checked = progress.clone();
+    let tell = move |files: Vec<VerifiedFile>| {
+        checked.add_files(files.len() as u64);
         // If the connection is lost, its reader reports that.
         let _ = control.send_blocking(Message::VerifiedFiles(VerifiedFiles { files }));
     };

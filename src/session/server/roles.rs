@@ -13,6 +13,7 @@ use crate::dest::{
 };
 use crate::dir::Confine;
 use crate::error::{Error, Result};
+use crate::pipeline::failures::MoreFailures;
 use crate::pipeline::receive::destination::{CopyDestination, Sessions, To, Typed};
 use crate::progress::Progress;
 use crate::report::TellUser;
@@ -27,7 +28,8 @@ use crate::session::converse::say;
 
 /// The server's end of the copy.
 pub(super) enum ServerRole {
-    Source(Expanded),
+    /// With the operands that were not found.
+    Source(Expanded, MoreFailures),
     /// With the sources as they were typed.
     Dest(To, Vec<Vec<u8>>),
     /// The directory that has the listed files.
@@ -54,7 +56,8 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
                 confine,
                 scp: open.options.scp,
             };
-            ServerRole::Source(named(operands, open, &lookup, control).await?)
+            let (found, failed) = named(operands, open, &lookup, control).await?;
+            ServerRole::Source(found, failed)
         }
         Role::Verifier { path } => {
             let lookup = Lookup {
@@ -74,7 +77,8 @@ pub(super) async fn end(open: &Open, permit: &Permit, control: &Outgoing) -> Res
         }
         Role::Producer { command } => {
             let spec = PipeSpec::Command(line(command));
-            ServerRole::Source(Expanded::nameless(PipeOrigin::Own(spec)))
+            let found = Expanded::nameless(PipeOrigin::Own(spec));
+            ServerRole::Source(found, MoreFailures::default())
         }
         Role::Consumer { command, source } => ServerRole::Dest(
             To::Exit(SinkSpec::Command(line(command))),
@@ -143,13 +147,14 @@ pub(super) async fn tell_roots(
     Ok(sources)
 }
 
-/// Looks up the requested files.
+/// Looks up the requested files, and counts those that cannot be copied.
 async fn named(
     operands: &[Vec<u8>],
     open: &Open,
     lookup: &Lookup,
     control: &Outgoing,
-) -> Result<Expanded> {
+) -> Result<(Expanded, MoreFailures)> {
+    let mut failed = MoreFailures::default();
     if open.options.relative.is_some() {
         let (typed, lookup, options) = (operands.to_vec(), lookup.clone(), open.options.clone());
         let found = off_task(move || {
@@ -158,9 +163,10 @@ async fn named(
         });
         let (found, errors) = found.await??;
         for error in &errors {
+            failed.note(error);
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
-        return Ok(found);
+        return Ok((found, failed));
     }
     let mut all = Expanded::default();
     for (operand, typed) in operands.iter().enumerate() {
@@ -175,12 +181,14 @@ async fn named(
         })
         .await?;
         for error in &errors {
+            failed.note(error);
             say(control, Message::Fault(Fault::of(error, 0, 0))).await?;
         }
         all.add(found, (operand, &operands[operand]), !errors.is_empty())?;
     }
     let (maps, lookup) = (open.options.maps.clone(), lookup.clone());
-    off_task(move || all.add_parts(&maps, &lookup).map(|()| all)).await?
+    let all = off_task(move || all.add_parts(&maps, &lookup).map(|()| all));
+    Ok((all.await??, failed))
 }
 
 pub(super) fn destination(
