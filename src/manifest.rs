@@ -295,6 +295,12 @@ impl Timestamp {
     }
 }
 
+/// The number of names of a file.
+#[allow(clippy::unnecessary_cast)] // It has 32 bits on ARM.
+pub fn link_count(stat: &Stat) -> u64 {
+    stat.st_nlink as u64
+}
+
 impl Entry {
     /// An empty entry of root, without times, permissions or a place on a disk.
     pub fn new(id: EntryId, parent: EntryId, name: Name, kind: EntryKind) -> Self {
@@ -360,7 +366,7 @@ impl Entry {
             ctime: Timestamp::ctime(stat),
             dev: stat.st_dev,
             ino: stat.st_ino,
-            links: stat.st_nlink,
+            links: link_count(stat),
             rdev: stat.st_rdev,
             ..Entry::new(id, parent, name, kind)
         }

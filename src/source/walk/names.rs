@@ -13,7 +13,7 @@ use rustix::fs::Stat;
 
 use super::spot::WalkSpot;
 use crate::disk_table::{DiskTable, Key, Value, temporary_file};
-use crate::manifest::{EntryId, LINKED_BYTES_MAX, Timestamp, linked_weight};
+use crate::manifest::{EntryId, LINKED_BYTES_MAX, Timestamp, link_count, linked_weight};
 
 /// Further names that may wait, about 300 bytes each. Each may keep a directory open at the
 /// receiver.
@@ -76,7 +76,7 @@ impl WalkedName {
     /// Counts one more name. True if no further one follows: no name comes twice, and all have come.
     fn counts_last(&mut self, stat: &Stat, distinct: bool) -> bool {
         self.seen = self.seen.saturating_add(1);
-        distinct && u64::from(self.seen) >= stat.st_nlink
+        distinct && u64::from(self.seen) >= link_count(stat)
     }
 
     /// As a record of a [`DiskTable`], where it has no weight.
