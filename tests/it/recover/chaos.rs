@@ -21,8 +21,8 @@ use crate::support::storm::Storm;
 use crate::support::{inject, *};
 
 /// Scripts that every test run plays. After a change of the tested code, play some thousands.
-const SEEDS: u64 = 100;
-const DISK_SEEDS: u64 = 60;
+const SEEDS: u64 = 60;
+const DISK_SEEDS: u64 = 40;
 
 /// Copies at once. They mostly wait, so many of them fit on few processors.
 const AT_ONCE: usize = 16;

@@ -13,7 +13,7 @@ use crate::support::storm::Storm;
 use crate::support::*;
 
 /// Moments at which a copy is killed, for each end.
-const MOMENTS: u64 = 10;
+const MOMENTS: u64 = 6;
 
 /// Copies at once.
 const AT_ONCE: u64 = 8;
