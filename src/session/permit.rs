@@ -49,6 +49,15 @@ pub enum PermittedAccess {
 }
 
 impl Permit {
+    /// True if the key is not limited: its client may do everything that the server's user may do.
+    pub fn permits_all(&self) -> bool {
+        let permit = Permit {
+            no_syslog: false,
+            ..self.clone()
+        };
+        permit == Permit::default()
+    }
+
     /// True if the user of the key must not know how existing files differ.
     pub fn hides_changes(&self, role: &Role) -> bool {
         !role.sends() && self.access == PermittedAccess::Write
@@ -57,7 +66,7 @@ impl Permit {
     /// True if a session leaves a line in the system log. A client that wants none is heard only if
     /// its key is not limited: the line is for the administrator who has limited the key.
     pub fn records(&self, is_unwanted: bool) -> bool {
-        !self.no_syslog && (!is_unwanted || *self != Permit::default())
+        !self.no_syslog && (!is_unwanted || !self.permits_all())
     }
 
     /// Refuses forbidden requests.
@@ -100,7 +109,7 @@ impl Permit {
                 _,
             ) => {}
             // A command can do everything that its user can.
-            (Role::Producer { .. } | Role::Consumer { .. }, _) if *self == Permit::default() => {}
+            (Role::Producer { .. } | Role::Consumer { .. }, _) if self.permits_all() => {}
             (Role::Producer { .. } | Role::Consumer { .. }, _) => {
                 return refused("this key may not run commands");
             }
@@ -176,7 +185,7 @@ impl Permit {
     /// # Errors
     /// `Kind::Usage` for larger chunks, since both ends must agree on their size.
     pub fn bound(&self, open: &mut Open) -> Result<()> {
-        if *self == Permit::default() {
+        if self.permits_all() {
             return Ok(());
         }
         if open.chunk_size as usize > CHUNK_SIZE {
@@ -270,22 +279,30 @@ mod tests {
     use crate::mirror::Mirror;
 
     fn open(options: CopyOptions) -> Open {
+        let ports = Some(Ports {
+            first: 22,
+            last: 80,
+        });
         Open {
-            role: Role::Probe { path: Vec::new() },
-            options,
-            session: [0; 16],
-            suite: 1,
-            streams: None,
-            chunk_size: CHUNK_SIZE as u32,
-            remembered: None,
-            before: Vec::new(),
-            listens: true,
-            ports: Some(Ports {
-                first: 22,
-                last: 80,
-            }),
-            between: false,
+            ports,
+            ..Open::plain(Role::Probe { path: Vec::new() }, options)
         }
+    }
+
+    #[test]
+    fn a_wish_about_the_log_limits_nothing() {
+        let permit = Permit {
+            no_syslog: true,
+            ..Permit::default()
+        };
+        let command = b"true".to_vec();
+        let asked = Open::plain(Role::Producer { command }, CopyOptions::default());
+        assert!(permit.permits_all() && permit.check(&asked).is_ok());
+        let permit = Permit {
+            no_overwrite: true,
+            ..permit
+        };
+        assert!(!permit.permits_all() && permit.check(&asked).is_err());
     }
 
     #[test]

@@ -97,7 +97,7 @@ pub fn run(placed: bool, permit: Permit) -> Result<(), NotServed> {
         address.clone_into(&mut hello.reached);
     }
     // The owner of a limited key need not know more than it was told.
-    if permit == Permit::default() {
+    if permit.permits_all() {
         // sshd and sudo set it. Another look-up may ask a directory server, which takes time.
         let user = std::env::var("USER").ok().filter(|user| !user.is_empty());
         (hello.host, hello.user) = (host::name(), user.unwrap_or_else(host::user));
@@ -460,7 +460,7 @@ impl<'a> ServerCopy<'a> {
                 suite: self.suite,
                 proven: proven.clone(),
                 connection_set: self.connection_set.clone(),
-                is_confined: *self.permit != Permit::default(),
+                is_confined: !self.permit.permits_all(),
                 is_client: !self.open.between,
                 attempts: Attempts::default(),
                 dialling: None,

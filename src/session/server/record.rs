@@ -295,7 +295,6 @@ fn quoted_up_to(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chunk::CHUNK_SIZE;
     use crate::error::Side;
     use crate::wire::message::CopyOptions;
     use std::os::unix::net::UnixDatagram;
@@ -310,19 +309,7 @@ mod tests {
     }
 
     fn asked(role: Role, permit: &Permit) -> SessionRecord {
-        let open = Open {
-            role,
-            options: CopyOptions::default(),
-            session: [0; 16],
-            suite: 1,
-            streams: None,
-            chunk_size: CHUNK_SIZE as u32,
-            remembered: None,
-            before: Vec::new(),
-            listens: true,
-            ports: None,
-            between: false,
-        };
+        let open = Open::plain(role, CopyOptions::default());
         // Its own drop would write to the log of this machine.
         let mut record = SessionRecord::begin(false);
         record.asked(&open, permit);

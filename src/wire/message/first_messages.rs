@@ -319,6 +319,26 @@ pub struct Open {
     pub between: bool,
 }
 
+#[cfg(test)]
+impl Open {
+    /// What a client sends for a copy that nothing is known about.
+    pub(crate) fn plain(role: Role, options: CopyOptions) -> Open {
+        Open {
+            role,
+            options,
+            session: [0; 16],
+            suite: 1,
+            streams: None,
+            chunk_size: crate::chunk::CHUNK_SIZE as u32,
+            remembered: None,
+            before: Vec::new(),
+            listens: true,
+            ports: None,
+            between: false,
+        }
+    }
+}
+
 /// `--ports`: an inclusive range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ports {

@@ -303,7 +303,6 @@ fn only_a_key_without_limits_leaves_no_line_on_request(case: &Case) {
     force("--no-syslog");
     copy(&[], "c").succeeds();
     none();
-    // Such a key is limited, as by any other option.
     assert_eq!(case.dst.names(), ["a", "b", "c"]);
 }
 
