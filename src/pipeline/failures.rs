@@ -174,9 +174,9 @@ impl MoreFailures {
         };
     }
 
-    /// The lowest and the highest exit code, which are equal if all are.
-    pub fn exit_codes(self) -> impl Iterator<Item = i32> {
-        self.codes.into_iter().flat_map(|(low, high)| [low, high])
+    /// The highest exit code; None without any failure.
+    pub fn highest_exit_code(self) -> Option<i32> {
+        self.codes.map(|(_, high)| high)
     }
 
     /// The exit code of a copy with these failures alone; 0 without any.

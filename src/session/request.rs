@@ -483,16 +483,16 @@ impl Outcome {
         if let Some(fatal) = &self.fatal {
             return fatal.kind.exit_code();
         }
-        let codes = self.failures.iter().map(|failure| failure.kind.exit_code());
-        let mut codes = codes.chain(self.more_failures.exit_codes());
-        match codes.next() {
+        let mut failed = self.more_failures;
+        for failure in &self.failures {
+            failed.note(failure);
+        }
+        match failed.highest_exit_code() {
             None if self.check && self.differs() => 1,
             None if self.counters.grown > 0 => Kind::Grew.exit_code(),
-            None => 0,
             // With 1, a check has compared everything.
-            Some(first) if self.check => codes.fold(first, i32::max),
-            Some(first) if codes.all(|code| code == first) => first,
-            Some(_) => 1,
+            Some(highest) if self.check => highest,
+            _ => failed.exit_code(),
         }
     }
 }
