@@ -426,7 +426,7 @@ impl Config {
         typed: &[OsString],
         make: impl Fn(Args) -> Result<T>,
     ) -> Result<T> {
-        let reads_pipe = reads_pipe(&args);
+        let reads_pipe = !self.settings.is_empty() && reads_pipe(&args);
         let refused = match make(args) {
             Err(error) if error.kind == Kind::Usage && !self.settings.is_empty() => error,
             made => return made,
