@@ -83,7 +83,7 @@ pub(super) struct Args {
     #[arg(hide = true)]
     pub operands: Vec<OsString>,
 
-    /// Do as scp does; comes first (see --help scp)
+    /// Do as scp does; must come first (see --help scp)
     #[arg(long, help_heading = COPYING)]
     pub scp: bool,
     /// Copy directories recursively
@@ -180,10 +180,10 @@ pub(super) struct Args {
     #[arg(short = 'x', long, help_heading = CHOOSING)]
     pub one_file_system: bool,
 
-    /// Copy CMD's output; it runs here, with HOST: on HOST
+    /// Copy the output of CMD, which runs here or at HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub from_command: Option<OsString>,
-    /// Pipe data into CMD; it runs here, with HOST: on HOST
+    /// Pipe data into CMD, which runs here or at HOST:
     #[arg(long, value_name = "CMD", help_heading = STREAMS)]
     pub to_command: Option<OsString>,
     /// Expected length of a pipe; length for /dev/zero
