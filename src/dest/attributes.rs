@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Stat, Uid, XattrFlags, chownat, fgetxattr, flistxattr, fremovexattr,
-    fsetxattr, fstat, getxattr, listxattr, removexattr, setxattr,
+    AtFlags, CWD, Gid, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chownat,
+    fgetxattr, flistxattr, fremovexattr, fsetxattr, fstat, futimens, getxattr, listxattr,
+    removexattr, setxattr,
 };
 use rustix::io::Errno;
 
@@ -192,6 +193,17 @@ fn give_owner(
         ..NotKept::default()
     });
     Ok(has_group)
+}
+
+/// Gives the file the present time. Without the right to do so, which root may lack too, it keeps
+/// its time.
+pub(super) fn touch(file: impl AsFd) {
+    let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let now = Timestamps {
+        last_access: time(UTIME_OMIT),
+        last_modification: time(UTIME_NOW),
+    };
+    let _ = futimens(file, &now);
 }
 
 /// The attributes that an entry is to have.

@@ -98,6 +98,9 @@ impl InPlace {
         if keep.times {
             futimens(file, &times_of(entry))
                 .map_err(|cause| slot.error("cannot set the times", cause))?;
+        } else if rules.touches() {
+            // Perhaps no page differed, so none was written.
+            attributes::touch(file);
         }
         // The metadata reaches the disk too.
         commit::settle(slot, file, rules)?;

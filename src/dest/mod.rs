@@ -91,7 +91,7 @@ use rustix::io::Errno;
 use crate::dir::{Dir, RESERVED, is_reserved, may_leave};
 use crate::earlier::Reuse;
 use crate::error::{Error, Kind, Result, Side};
-use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, Update, is_acl};
+use crate::keep::{Keep, MetadataChanges, NotKept, NotKeptCounters, UnchangedBy, Update, is_acl};
 use crate::manifest::{Entry, EntryKind, file_type};
 
 pub use self::backup::{BackupPart, Backups};
@@ -227,6 +227,12 @@ impl Rules {
     /// True for a copy with the results of scp.
     pub fn is_scp(&self) -> bool {
         self.modes != ModeRules::Usual
+    }
+
+    /// True if a file that has the new content already gets the present time, as scp gives it. With
+    /// `--checksum`, a file of the same content is not written, so its time stays.
+    fn touches(&self) -> bool {
+        !self.keep.times && self.update.unchanged_by != UnchangedBy::Content
     }
 
     /// The option by which existing files are written in place, for messages.

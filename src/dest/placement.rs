@@ -25,6 +25,8 @@ pub enum ScpPlaces {
     Download,
     /// Between two hosts, scp makes none.
     Between,
+    /// On one host scp runs cp.
+    Here,
 }
 
 /// The destination as the rules see it.

@@ -149,7 +149,7 @@ fn resolve_each(
     refuse_twice(sources, &resolved)?;
     for (source, target) in sources.iter().zip(&resolved) {
         if same_machine {
-            refuse_itself(source, target, spec.relative)?;
+            refuse_itself(source, target, spec.relative, spec.scp)?;
         }
         let is_written = spec.inplace || target.landing.device().is_some();
         if !(spec.check || is_written && target.existing.is_some()) {
@@ -187,7 +187,7 @@ pub fn resolve_in(
     refuse_twice(sources, &resolved)?;
     for (source, target) in sources.iter().zip(&resolved) {
         if same_machine {
-            refuse_itself(source, target, spec.relative)?;
+            refuse_itself(source, target, spec.relative, spec.scp)?;
         }
     }
     finish(spec, sources, resolved)

@@ -12,22 +12,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
-use rustix::fs::{
-    SeekFrom, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fgetxattr_query, fstat, futimens,
-    seek,
-};
+use rustix::fs::{SeekFrom, Stat, fgetxattr_query, fstat, seek};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use super::super::basis::Basis;
 use super::super::temporary::Temporary;
 use super::super::unchanged::{self, UnchangedFile};
-use super::super::{EarlierEntry, EntrySlot, Rules, commit, existing, make_durable};
+use super::super::{EarlierEntry, EntrySlot, Rules, attributes, commit, existing, make_durable};
 use crate::chunk::ranges::RangeSet;
 use crate::digest::Digest;
 use crate::earlier::Reuse;
 use crate::error::Result;
-use crate::keep::UnchangedBy;
 use crate::manifest::{Entry, Timestamp};
 
 /// Bytes that are copied at a time.
@@ -302,7 +298,7 @@ impl EqualSoFar {
         let user = geteuid();
         let may_correct = !is_shared && (user.is_root() || user.as_raw() == stat.st_uid);
         let changes = || -> Result<bool> {
-            Ok(is_touched(rules) || unchanged::differs(&self.slot, entry, stat, rules)?)
+            Ok(rules.touches() || unchanged::differs(&self.slot, entry, stat, rules)?)
         };
         Ok(may_correct || !changes()?)
     }
@@ -316,14 +312,8 @@ impl EqualSoFar {
         }
         self.check_old()?;
         unchanged::correct(slot, entry, &UnchangedFile::of(self.stat), rules)?;
-        if is_touched(rules) {
-            let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
-            let now = Timestamps {
-                last_access: time(UTIME_OMIT),
-                last_modification: time(UTIME_NOW),
-            };
-            // Without the right to do so, which root may lack too, it keeps its time.
-            let _ = futimens(&self.old, &now);
+        if rules.touches() {
+            attributes::touch(&self.old);
         }
         commit::settle(slot, &self.old, rules)?;
         if rules.fsync {
@@ -344,12 +334,6 @@ impl EqualSoFar {
     pub(super) fn into_made(self) -> Option<Box<Temporary>> {
         self.made.into_inner().map(|made| made.temporary)
     }
-}
-
-/// Like scp, a copy gives its files the present time unless it keeps times. With `--checksum`, a file
-/// of the same content is not written, so its time stays.
-fn is_touched(rules: &Rules) -> bool {
-    !rules.keep.times && rules.update.unchanged_by != UnchangedBy::Content
 }
 
 fn is_same(now: &Stat, before: &Stat) -> bool {
