@@ -1,6 +1,7 @@
 //! The reading of many small files into one pack. The status of each file is compared before and
 //! after its bytes are read; a file that changed is read once more. If it grows in both readings, the
-//! second shows whether the bytes of the first have stayed.
+//! second shows whether the bytes of the first have stayed. The same holds for a file that has
+//! grown when its pack is read again, after the loss of a stream.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -52,18 +53,25 @@ pub enum Unpacked {
 /// A file to pack.
 pub struct ToPack<'a> {
     pub found: &'a FoundFile,
-    /// Bytes of it in an earlier reading of this pack.
-    pub read_before: Option<u64>,
+    /// Bytes and digest of it in an earlier reading of this pack.
+    pub read_before: Option<(u64, Digest)>,
 }
 
 impl ToPack<'_> {
     /// The most bytes to read. A file that may grow is not read beyond its length in an earlier
     /// reading of the pack, since the others need the room.
     fn most(&self, changes: Changes) -> u64 {
-        match changes {
-            Changes::Taken => self.read_before.unwrap_or(u64::MAX),
-            Changes::Told | Changes::GrowthTaken => u64::MAX,
+        match (changes, self.read_before) {
+            (Changes::Taken, Some((size, _))) => size,
+            _ => u64::MAX,
         }
+    }
+
+    /// Length and digest of an earlier reading, if the file has more bytes `now` and the user is to
+    /// be told that it grew.
+    fn outgrown(&self, now: u64, changes: Changes) -> Option<(u64, Digest)> {
+        self.read_before
+            .filter(|(size, _)| changes == Changes::GrowthTaken && now > *size)
     }
 }
 
@@ -172,11 +180,12 @@ fn read_made_up(
     let room = pack.room_left(&entry).ok_or(Unpacked::Grew)?;
     let most = usize::try_from(member.most(changes)).unwrap_or(usize::MAX);
     let end = room.len().min(most);
-    let mut len = 0;
+    let (mut len, mut is_whole) = (0, true);
     while len < most {
         // A file that fills the room may have more.
         if len == room.len() {
-            return Err(Unpacked::Grew);
+            is_whole = false;
+            break;
         }
         // In order, because some of these files cannot be read at an offset.
         match rustix::io::read(file, &mut room[len..end]) {
@@ -186,9 +195,18 @@ fn read_made_up(
             Err(cause) => return Err(found.cannot_read(cause.into()).into()),
         }
     }
-    entry.size = len as u64;
-    entry.allocated = entry.size;
-    Ok(MemberRead::whole(pack.push(entry), len as u64))
+    let earlier = member.outgrown(len as u64, changes);
+    let earlier = earlier.filter(|(size, digest)| hash(&room[..*size as usize]) == *digest);
+    if earlier.is_none() && !is_whole {
+        return Err(Unpacked::Grew);
+    }
+    let size = earlier.map_or(len as u64, |(size, _)| size);
+    (entry.size, entry.allocated) = (size, size);
+    Ok(MemberRead {
+        digest: pack.push(entry),
+        size,
+        has_grown: earlier.is_some(),
+    })
 }
 
 fn read_open(
@@ -203,6 +221,11 @@ fn read_open(
     let mut entry = found.entry.clone();
     refresh(&mut entry, file, before, &found.keep);
     entry.size = entry.size.min(member.most(changes));
+    if let Some(earlier) = member.outgrown(entry.size, changes)
+        && let Some(read) = read_grown(member, file, &entry, earlier, pack)?
+    {
+        return Ok(read);
+    }
     if entry.size > SMALL_FILE_MAX {
         return Err(Unpacked::Grew);
     }
@@ -221,11 +244,11 @@ fn read_open(
         }
         Err(error) if changes == Changes::GrowthTaken && has_grown(&error) => {
             let Some((earlier, digest)) = first.take() else {
-                *first = Some((entry, of_range(room, 0, true)));
+                *first = Some((entry, hash(room)));
                 return Err(error.into());
             };
             let part = room.get(..earlier.size as usize);
-            if part.is_none_or(|part| of_range(part, 0, true) != digest) {
+            if part.is_none_or(|part| hash(part) != digest) {
                 return Err(error.into());
             }
             let size = earlier.size;
@@ -237,6 +260,38 @@ fn read_open(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Reads as much of a file as an earlier reading of its pack, of this size and digest. None if that
+/// part has changed since then: the file did not only grow.
+fn read_grown(
+    member: &ToPack<'_>,
+    file: &File,
+    entry: &Entry,
+    (size, digest): (u64, Digest),
+    pack: &mut PackWriter,
+) -> Result<Option<MemberRead>, Unpacked> {
+    let entry = Entry {
+        size,
+        // Nearer to the time of its content than the time of its growth.
+        mtime: member.found.entry.mtime,
+        ..entry.clone()
+    };
+    let room = pack.room(&entry).ok_or(Unpacked::Grew)?;
+    read_all(file, room).map_err(|cause| member.found.cannot_read(cause))?;
+    if hash(room) != digest {
+        return Ok(None);
+    }
+    Ok(Some(MemberRead {
+        digest: pack.push(entry),
+        size,
+        has_grown: true,
+    }))
+}
+
+/// The digest of a whole file.
+fn hash(content: &[u8]) -> Digest {
+    of_range(content, 0, true)
 }
 
 fn read_all(file: &File, room: &mut [u8]) -> std::io::Result<()> {
@@ -407,6 +462,41 @@ mod tests {
     }
 
     #[test]
+    fn a_pack_that_is_read_again_has_no_more_of_a_file_that_only_grew() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, found) = one(temp.path(), b"0123456789");
+        let again = ToPack {
+            read_before: Some((10, hash(b"0123456789"))),
+            ..to_pack(&found)
+        };
+        let read = |changes| {
+            let mut buffer = Buffer::loose(CHUNK_SIZE);
+            let mut pack = PackWriter::new(&mut buffer, TableForm::Records);
+            read_member(&again, changes, false, &mut pack)
+        };
+        let takes = Changes::GrowthTaken;
+        append(&path, b"more");
+        let first = MemberRead {
+            has_grown: true,
+            ..MemberRead::whole(hash(b"0123456789"), 10)
+        };
+        assert_eq!(read(takes).unwrap(), first);
+        assert_eq!(read(Changes::Told).unwrap().size, 14);
+        append(&path, &[7; SMALL_FILE_MAX as usize]);
+        assert_eq!(read(takes).unwrap(), first);
+        assert!(matches!(read(Changes::Told), Err(Unpacked::Grew)));
+        // What has changed otherwise is copied whole, as far as there is room.
+        let file = File::options().write(true).open(&path).unwrap();
+        file.write_all_at(b"9", 0).unwrap();
+        assert!(matches!(read(takes), Err(Unpacked::Grew)));
+        file.set_len(12).unwrap();
+        assert_eq!(
+            read(takes).unwrap(),
+            MemberRead::whole(hash(b"9123456789mo"), 12)
+        );
+    }
+
+    #[test]
     fn a_live_file_is_packed_up_to_the_end_that_is_there() {
         let temp = tempfile::tempdir().unwrap();
         let (path, found) = one(temp.path(), b"0123456789");
@@ -425,7 +515,7 @@ mod tests {
         let member = to_pack(&found);
         assert_eq!(read(&member, &before), whole(b"0123456789"));
         let again = ToPack {
-            read_before: Some(10),
+            read_before: Some((10, hash(b"0123456789"))),
             ..to_pack(&found)
         };
         assert_eq!(read(&again, &grown), whole(b"0123456789"), "as before");

@@ -425,7 +425,10 @@ impl SendReader {
         self.begins_pack(live.first().copied());
         let founds = live.iter().map(|member| ToPack {
             found: &member.found,
-            read_before: member.digest.get().map(|_| member.size.load(Relaxed)),
+            read_before: member
+                .digest
+                .get()
+                .map(|digest| (member.size.load(Relaxed), *digest)),
         });
         let (changes, drops_pages) = (self.changes(), self.context.options.drop_cache);
         let read = source::read_pack(founds, changes, drops_pages, self.table_form, &mut buffer);
@@ -479,8 +482,8 @@ impl SendReader {
     fn leave_out<'a>(&self, member: &'a PackMember, why: Unpacked) -> Option<LeftOut<'a>> {
         let error = match why {
             Unpacked::Failed(error) => error,
-            // The receiver may have the file from an earlier copy of the pack. An entry cannot be
-            // announced after that.
+            // It did not only grow. The receiver may have the file from an earlier copy of the
+            // pack, and an entry cannot be announced after that.
             Unpacked::Grew if member.digest.get().is_some() => grew(member.found.path()),
             Unpacked::Grew => return self.outgrown(member),
         };

@@ -42,8 +42,8 @@ ways! { local_pull, local_between =>
 
 ways! { local_push, local_pull =>
     a_live_file_that_grows_before_its_pack_is_sent_again_keeps_its_length,
-    a_file_that_grows_before_its_pack_is_sent_again_fails_alone,
-    a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone,
+    a_file_that_grows_before_its_pack_is_sent_again_keeps_its_length_and_is_told,
+    a_file_without_a_size_that_changes_before_its_pack_is_sent_again_fails_alone,
 }
 
 const SIZE: usize = 24 * MIB;
@@ -417,13 +417,13 @@ fn a_disk_that_fails_in_the_middle_of_a_file_fails_that_file_alone(case: &Case) 
 
 /// Copies `path` and `last` in one pack: `path` gets its final name, and `last` hangs before it
 /// does. Then the stream is lost, and the sender reads the pack again after `grow`. `opened`
-/// counts how often the sender has opened `path` before. The copy keeps its first length; without
-/// `--live`, the file fails.
+/// counts how often the sender has opened `path` before. The copy keeps its first content. The run
+/// ends with this code, and before that tells this of `path`, if anything.
 fn sends_the_pack_again(
     case: &Case,
     flags: &[&str],
-    path: &Path,
-    opened: usize,
+    (path, opened): (&Path, usize),
+    (code, told): (i32, &str),
     grow: impl FnOnce(),
 ) {
     if !inject::permitted() || !procs::may_tamper() {
@@ -450,33 +450,33 @@ fn sends_the_pack_again(
     assert!(reset > 0, "there was no stream");
     inject.wait_until_struck(2);
     inject.release_first(1);
-    let is_live = flags.contains(&"--live");
-    if !is_live {
-        let grew = format!("{at}: grew");
+    if !told.is_empty() {
+        let told = format!("{at}: {told}");
         until("it says so", || {
-            run.stderr.text().contains(&grew).then_some(())
+            run.stderr.text().contains(&told).then_some(())
         });
     }
     inject.release();
-    run.wait().exits(if is_live { 0 } else { 7 });
+    run.wait().exits(code);
     assert_eq!(case.dst.read("last"), b"last");
     assert_eq!(case.dst.read(name), before);
 }
 
-fn a_file_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
+fn a_file_that_grows_before_its_pack_is_sent_again_keeps_its_length_and_is_told(case: &Case) {
     let path = case.src.file("grows", "a few bytes");
     let grow = || case.src.append("grows", noise(1, 300_000));
-    sends_the_pack_again(case, &[], &path, 2, grow);
+    let told = (14, "grew during the copy: only its first 11 B were copied");
+    sends_the_pack_again(case, &[], (&path, 2), told, grow);
 }
 
 fn a_live_file_that_grows_before_its_pack_is_sent_again_keeps_its_length(case: &Case) {
     let path = case.src.file("grows", "a few bytes");
     let grow = || case.src.append("grows", noise(1, 300_000));
-    sends_the_pack_again(case, &["--live"], &path, 2, grow);
+    sends_the_pack_again(case, &["--live"], (&path, 2), (0, ""), grow);
 }
 
 /// The arguments of a process, as /proc shows them, become longer than a pack.
-fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(case: &Case) {
+fn a_file_without_a_size_that_changes_before_its_pack_is_sent_again_fails_alone(case: &Case) {
     let more = "read line; exec sh -c 'read line' $(seq 60000)";
     let mut shell = dying_with_this_thread("sh");
     shell.args(["-c", more]).stdin(Stdio::piped());
@@ -490,7 +490,8 @@ fn a_file_without_a_size_that_grows_before_its_pack_is_sent_again_fails_alone(ca
     // Kept open, so that it stays the same file when the kernel drops others from its cache.
     let _open = File::open(&path).expect("open");
     // The sender finds out before it reads the pack whether the file has a size.
-    sends_the_pack_again(case, &[], path.as_ref(), 2, || {
+    let told = (7, "grew during the copy; --live copies");
+    sends_the_pack_again(case, &[], (path.as_ref(), 2), told, || {
         stdin.write_all(b"more\n").expect("write to the shell");
         until("it has more words", || {
             (words().len() > 300_000).then_some(())
