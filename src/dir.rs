@@ -8,6 +8,7 @@
 
 pub mod acl;
 pub mod attributes;
+mod border;
 mod confine;
 pub mod home;
 pub mod open_files;

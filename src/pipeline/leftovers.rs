@@ -325,8 +325,8 @@ impl FoundName {
     }
 }
 
-/// A search for such names, depth first, within one file system. It enters no directory of fastcp's
-/// own, such as that of an unfinished snapshot, and follows no links.
+/// A search for such names, depth first, within one file system. It opens no directory of another
+/// file system or of fastcp's own, such as that of an unfinished snapshot, and follows no links.
 struct LeftoverSearch {
     /// The directories on the way, with their paths below the first one.
     readers: Vec<(DirReader, Vec<u8>)>,
@@ -373,23 +373,29 @@ impl LeftoverSearch {
                 b"" => read.name.clone(),
                 above => [above, b"/", &read.name].concat(),
             };
-            let is_own = is_own_name(&read.name);
+            let (is_own, may_enter) = (is_own_name(&read.name), !is_reserved(&read.name));
             let found = FoundName {
                 dir,
                 name: OsString::from_vec(read.name),
                 below,
             };
-            let kind = match read.file_type {
-                FileType::Unknown => found
-                    .dir
-                    .stat(&found.name)
-                    .map(|stat| file_type(&stat))
-                    .ok(),
-                known => Some(known),
+            let is_wanted = match read.file_type {
+                FileType::RegularFile => is_own,
+                FileType::Directory => may_enter,
+                FileType::Unknown => is_own || may_enter,
+                _ => false,
+            };
+            if !is_wanted {
+                continue;
+            }
+            let kind = match found.dir.type_within(&found.name) {
+                Ok(kind) => kind,
+                Err(cause) if is_other_by_now(&cause) => continue,
+                Err(cause) => return Some(Err((found.below, cause))),
             };
             match kind {
                 Some(FileType::RegularFile) if is_own => return Some(Ok(found)),
-                Some(FileType::Directory) if !is_reserved(found.name.as_bytes()) => {
+                Some(FileType::Directory) if may_enter => {
                     reader.pause();
                     if let Err(cause) = self.enter(&found) {
                         return Some(Err((found.below, cause)));
@@ -425,3 +431,4 @@ fn is_other_by_now(cause: &io::Error) -> bool {
         Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
     )
 }
+        // It may have been mounted in between.

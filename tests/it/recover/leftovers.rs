@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::support::cut_short::aged;
+use crate::support::disk::Mounted;
 use crate::support::done::Done;
 use crate::support::inject::{self, Inject};
 use crate::support::*;
@@ -21,6 +22,7 @@ ways! { push, local_pull => clean_names_the_host_and_the_path_as_they_are_typed 
 ways! { local_push =>
     a_slash_or_the_names_of_earlier_versions_keep_the_resume,
     clean_leaves_a_running_copy_alone,
+    clean_does_not_look_into_a_disk_that_hangs,
     old_leftovers_go_when_another_copy_writes_there,
 }
 
@@ -269,6 +271,21 @@ fn clean_leaves_a_running_copy_alone(case: &Case) {
     held.release();
     copy.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+/// The directory is that of a FUSE file system whose process has stopped.
+fn clean_does_not_look_into_a_disk_that_hangs(case: &Case) {
+    // Not where the test itself looks at every file.
+    let there = case.scratch.dir("there");
+    let disk = there.dir("disk");
+    let Some(mounted) = Mounted::caseless(case, &disk.0) else {
+        return skip("root and exfat-fuse");
+    };
+    disk.file(".fastcp-x.part", "of a source");
+    let hangs = mounted.hang();
+    let done = case.fastcp().arg("--clean").arg(case.to(&there.0)).run();
+    assert_eq!(done.succeeds().stdout_text(), "nothing to remove\n");
+    drop(hangs);
 }
 
 fn set_age(path: &Path, age: Duration) {
