@@ -3,12 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::events::{Body, LineOf, date_and_ms};
 use super::line_writer::{LineWriter, WriterQueue};
+use super::log_place;
 use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::pipe::write_all;
 use crate::report::event::Login;
@@ -32,14 +33,9 @@ pub struct LogFile {
 
 impl LogFile {
     /// # Errors
-    /// `Kind::Write` if the file cannot be opened or made.
+    /// `Kind::Write` if the file cannot be opened or made, or if another user may have placed it.
     pub fn open(path: &Path, zone: LocalZone) -> Result<LogFile> {
-        let mut options = File::options();
-        // A FIFO that nobody reads is an error, and no wait.
-        let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-        options.append(true).create(true);
-        options.custom_flags(flags.bits() as i32);
-        let file = options.open(path).map_err(|cause| {
+        let file = log_place::open(path).map_err(|cause| {
             let what = "cannot open the log (--log-file)";
             Error::io(Kind::Write, Side::Here, path, what, cause)
         })?;

@@ -13,6 +13,7 @@ mod events;
 mod json;
 mod line_writer;
 mod log_file;
+mod log_place;
 pub mod probe;
 mod rate;
 mod record;
