@@ -14,6 +14,7 @@ pub mod home;
 pub mod open_files;
 pub mod own_name;
 mod reader;
+mod shared_locks;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -35,6 +36,7 @@ use rustix::fs::{
     unlinkat,
 };
 use rustix::io::Errno;
+pub use shared_locks::RECENT;
 
 use crate::manifest::{Name, file_type};
 

@@ -152,6 +152,7 @@ fn line(leftover: &Leftover, dest: &Operand, dry_run: bool) -> String {
         LeftoverFate::Removed if dry_run => "remove".to_owned(),
         LeftoverFate::Removed => "removed".to_owned(),
         LeftoverFate::InUse => "in use".to_owned(),
+        LeftoverFate::MaybeInUse => "in use?".to_owned(),
         LeftoverFate::OfUser(user) => format!("uid {user}"),
         LeftoverFate::Unsigned => "unsigned".to_owned(),
         LeftoverFate::Failed(_) => "failed".to_owned(),

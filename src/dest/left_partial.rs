@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat};
 use rustix::io::Errno;
@@ -17,13 +17,9 @@ use super::partial::inode_of;
 use super::resolve::Spec;
 use super::temporary::same_file;
 use super::user_path::FoundPath;
-use crate::dir::{Confine, Dir, Handles, age, is_ours};
+use crate::dir::{Confine, Dir, Handles, RECENT, age, is_ours};
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::{Inode, file_type};
-
-/// Without locks, a file that was written so recently counts as used; this allows for clocks that
-/// differ.
-const IN_USE: Duration = Duration::from_secs(3600);
 
 /// What a file with a partial file's name is.
 pub enum FoundPartial {
@@ -31,16 +27,18 @@ pub enum FoundPartial {
     Nothing,
     /// A file with several names, which no partial file has unless somebody has linked it.
     Linked,
-    /// A process is writing it.
+    /// A process of this host is writing it.
     InUse,
     /// Of another user.
     OfUser(u32),
     Left(LeftPartial),
 }
 
-/// A file that no process writes, as long as this exists.
+/// A file that no process of this host writes, as long as this exists.
 pub struct LeftPartial {
     pub inode: Inode,
+    /// It was written recently, and the lock of a process that writes it may not be seen here.
+    pub may_be_in_use: bool,
     /// Its owner, which only root may find to be another user.
     pub owner: u32,
     /// The name shows which file it was made for, and that this is the directory of that file. Only
@@ -89,22 +87,19 @@ impl LeftPartial {
         };
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
         let stat = fstat(&file)?;
-        let is_in_use = match locked {
-            Ok(()) => false,
-            Err(Errno::AGAIN) => true,
-            Err(_) => age(&stat, SystemTime::now()) < IN_USE,
-        };
         // Its copy may have ended, and named or removed it, since it was opened.
         if !is_plain(&stat) || !dir.stat(name).is_ok_and(|there| same_file(&there, &stat)) {
             unlock(&file);
             return Ok(FoundPartial::Nothing);
         }
-        if is_in_use {
+        if locked == Err(Errno::AGAIN) {
             return Ok(FoundPartial::InUse);
         }
+        let is_lock_enough = locked.is_ok() && dir.shares_locks();
         let is_private = is_ours(&stat) && stat.st_mode & 0o077 == 0;
         Ok(FoundPartial::Left(LeftPartial {
             inode: inode_of(&file)?,
+            may_be_in_use: !is_lock_enough && age(&stat, SystemTime::now()) < RECENT,
             owner: stat.st_uid,
             is_named_for_here: is_private && is_made_for(dir, name),
             dir: dir.clone(),

@@ -8,12 +8,9 @@ use rustix::fs::{FlockOperation, OFlags, flock, fstat};
 use rustix::io::Errno;
 
 use super::record::JournalUserKey;
-use super::{JournalPlace, lock, past};
+use super::{JournalPlace, lock, past, process};
+use crate::dir::RECENT;
 use crate::manifest::Inode;
-
-/// Without locks, a journal that was touched so recently counts as used; this allows for clocks
-/// that differ.
-const IN_USE: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// What a file with a journal's name is.
 pub enum FoundJournal {
@@ -22,10 +19,13 @@ pub enum FoundJournal {
     Unsigned,
     /// A running copy uses it, and may still resume these partial files.
     InUse(Vec<Inode>),
+    /// The same may be true: it was touched recently, by a process whose lock would not be seen
+    /// here.
+    MaybeInUse(Vec<Inode>),
     Left(LeftJournal),
 }
 
-/// A journal that no copy uses. As long as this exists, no copy opens the journal.
+/// A journal that no copy uses. As long as this exists, no copy of this host opens the journal.
 pub struct LeftJournal {
     /// Its unfinished partial files.
     pub unfinished: Vec<Inode>,
@@ -44,29 +44,34 @@ impl JournalPlace {
             return FoundJournal::Unsigned;
         };
         let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-        let is_in_use = match locked {
-            Ok(()) => false,
-            Err(Errno::AGAIN) => true,
-            Err(_) => lock::silence(&file) < IN_USE,
-        };
         // Its copy may have ended, and removed it, since it was opened.
-        if !fstat(&file).is_ok_and(|stat| stat.st_nlink > 0) {
+        let Some(stat) = fstat(&file).ok().filter(|stat| stat.st_nlink > 0) else {
             return FoundJournal::Nothing;
-        }
+        };
         let Some(key) = past::key(&file, user) else {
             let _ = flock(&file, FlockOperation::Unlock);
             return FoundJournal::Unsigned;
         };
-        let (unfinished, is_needed) = past::unfinished(&file, &key);
-        match is_in_use {
-            true => FoundJournal::InUse(unfinished),
-            false => FoundJournal::Left(LeftJournal {
-                unfinished,
-                is_needed,
-                place: self.clone(),
-                file,
-            }),
+        let past = past::unfinished(&file, &key);
+        let is_of_here = |session| lock::is_of_here(session, &stat);
+        let silent = lock::silence(&file);
+        let may_be_in_use = match locked {
+            Err(Errno::AGAIN) => return FoundJournal::InUse(past.partials),
+            Ok(()) if past.last.as_ref().is_none_or(is_of_here) => false,
+            // A copy that has gone on since this machine started is none of an earlier boot.
+            Ok(()) if self.dir.shares_locks() => silent < RECENT.min(process::uptime()),
+            _ => silent < RECENT,
+        };
+        if may_be_in_use {
+            let _ = flock(&file, FlockOperation::Unlock);
+            return FoundJournal::MaybeInUse(past.partials);
         }
+        FoundJournal::Left(LeftJournal {
+            unfinished: past.partials,
+            is_needed: past.is_needed,
+            place: self.clone(),
+            file,
+        })
     }
 }
 

@@ -1,6 +1,10 @@
 //! The lock of a journal: one process writes at a time. A second one fails at once, unless the
 //! first has lost its client, or is an earlier server of the same command. Then it waits for the
 //! first to end, up to a limit. An earlier server that does not end soon is killed.
+//!
+//! A lock may not show a process of another host, or one that reaches the file system through
+//! another mount. Such a process is known by its session record and by the time of the journal,
+//! which it touches every second.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,10 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat};
+use rustix::fs::{
+    AtFlags, FlockOperation, Mode, OFlags, Stat, StatxFlags, fchmod, flock, fstat, statx,
+};
 use rustix::io::Errno;
 
-use super::record::{Hash, JournalUserKey};
+use super::record::{Hash, JournalSession, JournalUserKey};
 use super::{past, process};
 use crate::dir::{Dir, age, is_ours};
 use crate::error::{Error, Result};
@@ -53,7 +59,7 @@ pub struct WaitForLock<'a> {
 /// name.
 ///
 /// # Errors
-/// `Kind::Busy` if another process holds the lock.
+/// `Kind::Busy` if another process holds the lock, or writes without a lock that is seen here.
 pub(super) fn take(
     dir: &Arc<Dir>,
     name: &OsStr,
@@ -89,6 +95,12 @@ pub(super) fn take(
             patience.go_on(&file, user, waiting)?;
             std::thread::sleep(INTERVAL);
         }
+        if existed {
+            // Longer than a server takes to notice that its client is gone, unless the lock of a
+            // server would be seen.
+            let enough = if dir.shares_locks() { FRESH } else { PATIENCE };
+            wait_for_silence(&file, enough, user, waiting)?;
+        }
         match fstat(&file) {
             Ok(stat) if stat.st_nlink == 0 => {} // Its owner has removed it: make a new one.
             Ok(stat) if is_ours(&stat) => {
@@ -98,6 +110,76 @@ pub(super) fn take(
         }
     }
     Err(Error::busy(waiting.path))
+}
+
+/// If the last session may be running where its lock is not seen, waits until the journal has been
+/// silent for as long as is `enough`.
+///
+/// # Errors
+/// `Kind::Busy` if the journal is touched in the meantime, unless by an earlier session of the same
+/// command, which soon ends.
+fn wait_for_silence(
+    file: &File,
+    enough: Duration,
+    user: &JournalUserKey,
+    waiting: &WaitForLock,
+) -> Result<()> {
+    if silence(file) >= enough {
+        return Ok(());
+    }
+    let (Some((last, owner)), Ok(stat)) = (past::last_session(file, user), fstat(file)) else {
+        return Ok(());
+    };
+    if is_of_here(&last, &stat) {
+        return Ok(());
+    }
+    let is_own = waiting.before.contains(&last.id) && owner == waiting.owner;
+    let began = Instant::now();
+    let (mut known, mut since) = (touched(file), began);
+    let mut told = false;
+    loop {
+        let now = touched(file);
+        if now != known {
+            if !is_own {
+                return Err(Error::busy(waiting.path));
+            }
+            (known, since) = (now, Instant::now());
+        }
+        // The clocks of two hosts may differ.
+        if silence(file).max(since.elapsed()) >= enough {
+            return Ok(());
+        }
+        if (waiting.is_ending)() || began.elapsed() > enough + PATIENCE {
+            return Err(Error::busy(waiting.path));
+        }
+        if !told {
+            told = true;
+            (waiting.tell)(&format!(
+                "fastcp: {}: another fastcp, perhaps on another host, wrote there {} s ago; \
+                 waiting until it has been inactive for {} s",
+                printable(waiting.path.as_os_str().as_encoded_bytes()),
+                silence(file).as_secs(),
+                enough.as_secs()
+            ));
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// True if this kernel sees the lock of that session on the file with this status: the session is
+/// of this boot of this machine, and of this mount or one of the same device.
+pub(super) fn is_of_here(session: &JournalSession, stat: &Stat) -> bool {
+    let boot = process::boot_id();
+    // Without /proc it is not known.
+    boot == [0; 16] || session.boot_id == boot && session.dev == stat.st_dev
+}
+
+/// Time and length of the journal as the server knows them, if there is one.
+fn touched(file: &File) -> Option<(i64, u32, u64)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let told = statx(file, c"", flags, StatxFlags::MTIME | StatxFlags::SIZE).ok()?;
+    let time = told.stx_mtime;
+    Some((time.tv_sec, time.tv_nsec, told.stx_size))
 }
 
 /// True if this process or the system has too many open files.

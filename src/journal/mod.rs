@@ -43,7 +43,8 @@
 //!
 //! The process locks the journal before it opens any partial file ([`lock`]). The writer touches the
 //! journal every second while it hears from the other end. So a second fastcp fails at once if
-//! the other copy is live, and waits for its end if that copy has lost its client.
+//! the other copy is live, and waits for its end if that copy has lost its client. Where the lock
+//! of another host is not seen (FUSE, some mounts of NFS), the touches show that copy.
 
 mod left;
 mod lock;

@@ -390,11 +390,18 @@ pub(super) fn last_session(file: &File, user: &JournalUserKey) -> Option<(Journa
     last
 }
 
-/// The partial files that were begun and neither finished nor dropped, whatever the session. Also
-/// true if the next run has to know more than these: files that it verifies or that are half written
-/// in place, and directories that the copy has made.
-pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> (Vec<Inode>, bool) {
-    let mut is_needed = false;
+/// The work of a copy that did not end.
+pub(super) struct UnfinishedWork {
+    /// The partial files that were begun and neither finished nor dropped, whatever the session.
+    pub partials: Vec<Inode>,
+    /// The next run has to know more than these: files that it verifies or that are half written in
+    /// place, and directories that the copy has made.
+    pub is_needed: bool,
+    pub last: Option<JournalSession>,
+}
+
+pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> UnfinishedWork {
+    let (mut is_needed, mut last) = (false, None);
     let mut begun = HashMap::<Hash, (u32, Inode)>::new();
     let mut paths = HashMap::<u32, Hash>::new();
     // An unreadable journal counts as empty.
@@ -417,6 +424,7 @@ pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> (Vec<Inode>, bool) {
                 }
             }
             RecordBody::Directory(..) | RecordBody::Doubted => is_needed = true,
+            RecordBody::Session(session) => last = Some(session),
             RecordBody::Dropped(number) => {
                 if let Some(path) = paths.remove(&number) {
                     begun.remove(&path);
@@ -426,8 +434,11 @@ pub(super) fn unfinished(file: &File, key: &ChecksumKey) -> (Vec<Inode>, bool) {
         }
         ControlFlow::Continue(())
     });
-    let unfinished = begun.into_values().map(|(_, inode)| inode).collect();
-    (unfinished, is_needed)
+    UnfinishedWork {
+        partials: begun.into_values().map(|(_, inode)| inode).collect(),
+        is_needed,
+        last,
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! process is killed only if its identity is certain.
 
 use std::fs::File;
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::param::clock_ticks_per_second;
@@ -10,6 +11,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::record::JournalSession;
 use crate::manifest::Timestamp;
+
+/// Time since this machine started.
+pub(super) fn uptime() -> Duration {
+    let Timestamp { s, ns } = Timestamp::of(clock_gettime(ClockId::Boottime));
+    Duration::new(s.try_into().unwrap_or_default(), ns)
+}
 
 /// The kernel's ID of this boot; zero if unknown.
 pub(super) fn boot_id() -> [u8; 16] {

@@ -329,6 +329,13 @@ fn since(dir: &Path, changed: fn(&mut JournalSession)) {
     changed(&mut session);
     file.write_all_at(&RecordBody::Session(session).encode(&key), LEN as u64)
         .unwrap();
+    rest(dir, Duration::from_secs(10));
+}
+
+/// Nobody has touched the journal for this long.
+fn rest(dir: &Path, time: Duration) {
+    let file = File::options().write(true).open(path(dir)).unwrap();
+    file.set_modified(SystemTime::now() - time).unwrap();
 }
 
 #[test]
@@ -576,4 +583,45 @@ fn a_second_writer_fails_at_once_and_waits_only_for_a_silent_or_former_one() {
         .unwrap()
         .unwrap();
     assert_eq!(told.into_inner().len(), 1);
+}
+
+/// The lock of a process on another host may not be seen, but it touches the journal.
+#[test]
+fn a_journal_of_another_host_is_taken_when_it_is_silent() {
+    let temp = tempfile::tempdir().unwrap();
+    fill(&open(temp.path()));
+    since(temp.path(), |session| session.boot_id = [0xee; 16]);
+    let told = Mutex::new(0);
+    let take = |before: &[[u8; 16]]| {
+        let waiting = WaitForLock {
+            before,
+            owner: [9; 16],
+            path: temp.path(),
+            is_ending: &|| false,
+            tell: &|_| *told.lock() += 1,
+        };
+        Journal::open(place(temp.path()), &opening(2), &waiting)
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        rest(temp.path(), Duration::ZERO);
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+                rest(temp.path(), Duration::ZERO);
+            }
+        });
+        let busy = take(&[]).err().expect("refused");
+        assert_eq!(busy.kind, Kind::Busy);
+        is_over.store(true, Relaxed);
+    });
+    // It ended a moment ago.
+    rest(temp.path(), Duration::from_millis(4800));
+    let journal = take(&[]).unwrap().unwrap();
+    assert!(resumes(&journal));
+    assert_eq!(*told.lock(), 2);
+    // A session of this host, whose lock is seen, does not delay the next.
+    drop(journal);
+    take(&[]).unwrap().unwrap();
+    assert_eq!(*told.lock(), 2);
 }

@@ -6,7 +6,8 @@
 //! `--clean` also removes a partial file without a journal, if its name was made for a file of this
 //! directory: the digits of the name are a hash of that file's name and of the directory's inode.
 //! Nothing else is removed, and nothing that a running copy has locked or that a locked journal in
-//! the cleaned tree names.
+//! the cleaned tree names. Where the locks of other hosts are not seen, the time of the last change
+//! takes the place of the lock.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -77,6 +78,7 @@ impl Cleaning<'_> {
                 named.add(&left.unfinished);
                 true
             }
+        let mut maybe_in_use = NamedFiles::default();
             FoundJournal::InUse(unfinished) => {
                 in_use.add(&unfinished);
                 self.tell(journal, LeftoverFate::InUse);
@@ -87,12 +89,17 @@ impl Cleaning<'_> {
                 false
             }
             FoundJournal::Nothing => false,
+            FoundJournal::MaybeInUse(unfinished) => {
+                maybe_in_use.add(&unfinished);
+                self.tell(journal, LeftoverFate::MaybeInUse);
+                false
+            }
         });
         for partial in &partials {
             if (self.is_ending)() {
                 return;
             }
-            self.clean_partial(partial, &named, &in_use);
+            self.clean_partial(partial, &named, [&in_use, &maybe_in_use]);
         }
         // Last: until then they show which partial files are left, should this be interrupted.
         for journal in &journals {
@@ -108,6 +115,10 @@ impl Cleaning<'_> {
             self.remove(journal, || left.remove());
         }
     }
+                FoundJournal::MaybeInUse(_) => {
+                    self.tell(journal, LeftoverFate::MaybeInUse);
+                    continue;
+                }
 
     fn look(&self, journal: &FoundName) -> FoundJournal {
         match (&self.user, journal.stat()) {
@@ -117,7 +128,12 @@ impl Cleaning<'_> {
         }
     }
 
-    fn clean_partial(&self, found: &FoundName, named: &NamedFiles, in_use: &NamedFiles) {
+    fn clean_partial(
+        &self,
+        found: &FoundName,
+        named: &NamedFiles,
+        [in_use, maybe_in_use]: [&NamedFiles; 2],
+    ) {
         let partial = match LeftPartial::find(&found.dir, &found.name) {
             Ok(FoundPartial::Left(partial)) => partial,
             Ok(FoundPartial::InUse) => return self.tell(found, LeftoverFate::InUse),
@@ -128,9 +144,17 @@ impl Cleaning<'_> {
                 return self.failed(found.below.clone(), "cannot open this leftover", cause);
             }
         };
-        if in_use.has(&partial.inode) {
+        // By the number alone: to another host, the device has another number.
+        let ino = partial.inode.ino;
+        if in_use.has_number(ino) {
             self.tell(found, LeftoverFate::InUse);
-        } else if named.has(&partial.inode) || partial.is_named_for_here {
+        } else if maybe_in_use.has_number(ino) {
+            self.tell(found, LeftoverFate::MaybeInUse);
+        } else if named.has(&partial.inode) {
+            self.remove(found, || partial.remove());
+        } else if partial.is_named_for_here && partial.may_be_in_use {
+            self.tell(found, LeftoverFate::MaybeInUse);
+        } else if partial.is_named_for_here {
             self.remove(found, || partial.remove());
         } else {
             self.tell(found, unsigned(found));

@@ -31,6 +31,8 @@ pub enum LeftoverFate {
     Unsigned,
     /// It could not be looked at or removed, or this is a directory that could not be read.
     Failed(Fault),
+    /// It was written recently, perhaps by a running copy whose lock is not seen there.
+    MaybeInUse,
 }
 
 /// Leftovers, as they are found.

@@ -635,6 +635,7 @@ fn plant_journal(case: &Case, user: &JournalUserKey, made: bool, restore: Option
     let mut bytes = header.to_vec();
     bytes.extend(bodies.iter().flat_map(|body| body.encode(&key)));
     let at = case.dst.file(case.dst.journal_of_content(), bytes);
+    journals::rest(&at);
     std::fs::set_permissions(at, PermissionsExt::from_mode(0o600)).expect("set a mode");
 }
 

@@ -580,6 +580,7 @@ fn a_list_of_files_is_these_bytes() {
         (b"a", 300, 5, LeftoverFate::Removed),
         (b"b", 0, 0, LeftoverFate::OfUser(1000)),
         (b"c", 0, 0, LeftoverFate::Failed(fault())),
+        (b"d", 0, 0, LeftoverFate::MaybeInUse),
     ];
     let leftover = |(path, bytes, age_s, fate): (&[u8; 1], u64, u64, LeftoverFate)| Leftover {
         path: path.to_vec(),
@@ -591,8 +592,8 @@ fn a_list_of_files_is_these_bytes() {
         files: fates.map(leftover).into(),
         is_last: true,
     };
-    let golden = "370021000000 03 0161ac020500 0162000002e807 0163000004 \
-                  07380201 02022f700466756c6c 01";
+    let golden = "370026000000 04 0161ac020500 0162000002e807 0163000004 \
+                  07380201 02022f700466756c6c 0164000005 01";
     let leftovers = (55, Message::Leftovers(leftovers), golden);
     let others = [names, listed, verified, uncounted, counted, leftovers];
     for (number, message, golden) in relative.into_iter().chain(others) {

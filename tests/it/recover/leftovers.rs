@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
+
 use crate::support::cut_short::aged;
 use crate::support::disk::Mounted;
 use crate::support::done::Done;
@@ -22,6 +24,7 @@ ways! { push, local_pull => clean_names_the_host_and_the_path_as_they_are_typed 
 ways! { local_push =>
     a_slash_or_the_names_of_earlier_versions_keep_the_resume,
     clean_leaves_a_running_copy_alone,
+    clean_keeps_what_a_copy_of_another_host_may_use,
     clean_does_not_look_into_a_disk_that_hangs,
     old_leftovers_go_when_another_copy_writes_there,
 }
@@ -271,6 +274,43 @@ fn clean_leaves_a_running_copy_alone(case: &Case) {
     held.release();
     copy.wait().succeeds();
     assert_same(case.src.path("a"), case.dst.path("a"), Also::Nothing);
+}
+
+fn clean_keeps_what_a_copy_of_another_host_may_use(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, SIZE));
+    case.src.mode("a", 0o600);
+    let told = |done: Done, fate: &str| {
+        let text = done.succeeds().stdout_text();
+        let lines = text.lines().filter(|line| line.contains("/.fastcp-"));
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.iter().all(|line| line.starts_with(fate)), "{text}");
+        lines.len()
+    };
+    interrupted(case, &[], "a", "a");
+    // Its session is then one of another kernel.
+    let journal = case.dst.path(case.dst.journal_of("a"));
+    journals::age_by_a_boot(&journal);
+    assert_eq!(told(clean(case, &[], ""), "in use? "), 2);
+    assert_eq!(case.dst.names().len(), 2);
+    set_age(&journal, 2 * DAY / 24);
+    assert_eq!(told(clean(case, &[], ""), "removed "), 2);
+
+    // Where there are no locks, the time of the last change is all that shows a copy.
+    let orphan = case.dst.partial_of("small");
+    let orphan = case.dst.file(&orphan, "half of it");
+    case.dst.mode(&orphan, 0o600);
+    let clean = || {
+        let no_locks = Inject::new().fail("flock", Errno::NOLCK);
+        let run = case.fastcp().arg("--clean").arg(case.dst(""));
+        run.inject(&no_locks).run()
+    };
+    assert_eq!(told(clean(), "in use? "), 1);
+    set_age(&orphan, 2 * DAY / 24);
+    assert_eq!(told(clean(), "removed "), 1);
+    assert_eq!(case.dst.names(), [""; 0]);
 }
 
 /// The directory is that of a FUSE file system whose process has stopped.

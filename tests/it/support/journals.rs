@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use fastcp::journal::record::{ChecksumKey, JournalSession, LEN, Record, RecordBody};
 
@@ -29,9 +30,19 @@ pub(crate) fn bodies(path: &Path, content: &[u8]) -> Vec<RecordBody> {
     records.iter().filter_map(decode).collect()
 }
 
-/// Makes the journal's first session one from before the last boot.
+/// Makes the journal's first session one from before the last boot, or of another host that has
+/// written nothing for some seconds.
 pub(crate) fn age_by_a_boot(path: &Path) {
     change(path, |session| session.boot_id = [1; 16]);
+    rest(path);
+}
+
+/// Makes the journal one that no process has touched for some seconds.
+pub(crate) fn rest(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path);
+    let time = SystemTime::now() - Duration::from_secs(10);
+    file.and_then(|file| file.set_modified(time))
+        .expect("set its time");
 }
 
 /// Makes the journal's first session one with another chunk size.
