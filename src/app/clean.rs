@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::retries;
 use crate::dest::{CleanedDirectory, stored_user_key};
 use crate::error::Result;
-use crate::pipeline::leftovers::Cleaning;
+use crate::pipeline::leftovers::{Cleaning, FOUND_MAX};
 use crate::session::client::{self, Session};
 use crate::session::context::ClientContext;
 use crate::session::request::Request;
@@ -34,6 +34,7 @@ async fn here(request: &Request, client: &ClientContext) -> Result<String> {
             directory: &directory,
             user: stored_user_key(),
             dry_run,
+            found_max: FOUND_MAX,
             is_ending: &|| told.shutdown.cause().is_some(),
             tell: &|leftover| told.take_leftover(leftover),
         };

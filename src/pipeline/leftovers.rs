@@ -25,6 +25,7 @@ use crate::dir::{Dir, DirReader, age, is_ours, is_reserved};
 use crate::journal::record::JournalUserKey;
 use crate::journal::{FoundJournal, JournalPlace};
 use crate::manifest::{Inode, Name, Timestamp, file_type};
+use crate::units::count;
 use crate::wire::message::{Fault, Leftover, LeftoverFate};
 
 /// A copy that nobody has resumed for this long is abandoned.
@@ -38,8 +39,8 @@ const LOOKED_AT_MAX: usize = 10_000;
 const SWEPT_MAX: usize = 100_000;
 const SWEEP_TIME: Duration = Duration::from_secs(1);
 
-/// Files with names of fastcp's own files that one `--clean` looks at; it can be repeated.
-const FOUND_MAX: usize = 100_000;
+/// The most files with such names that one `--clean` looks at; it can be repeated.
+pub const FOUND_MAX: usize = 100_000;
 
 /// A `--clean`.
 pub struct Cleaning<'a> {
@@ -48,6 +49,8 @@ pub struct Cleaning<'a> {
     pub user: Option<JournalUserKey>,
     /// Nothing is removed.
     pub dry_run: bool,
+    /// Files with names of fastcp's own files that it looks at: [`FOUND_MAX`].
+    pub found_max: usize,
     pub is_ending: &'a dyn Fn() -> bool,
     pub tell: &'a dyn Fn(Leftover),
 }
@@ -58,30 +61,37 @@ impl Cleaning<'_> {
         let (mut journals, mut partials) = (Vec::new(), Vec::new());
         let mut search = LeftoverSearch::new(&self.directory.dir);
         while let Some(step) = search.next(&|_| (self.is_ending)()) {
+            if step.is_ok() && journals.len() + partials.len() == self.found_max {
+                let cause = io::Error::other(format!(
+                    "there are more than {} files with such names: clean its directories one by \
+                     one",
+                    count(self.found_max as u64)
+                ));
+                self.failed(Vec::new(), "stopped looking", cause);
+                break;
+            }
             match step {
                 Ok(found) if found.is_journal() => journals.push(found),
                 Ok(found) => partials.push(found),
                 Err((below, cause)) => self.failed(below, "cannot read this directory", cause),
             }
-            if journals.len() + partials.len() == FOUND_MAX {
-                let cause = io::Error::other(format!(
-                    "there are {FOUND_MAX} files with such names: clean its directories one by one"
-                ));
-                self.failed(Vec::new(), "stopped looking", cause);
-                break;
-            }
         }
         let mut named = NamedFiles::default();
         let mut in_use = NamedFiles::default();
+        let mut maybe_in_use = NamedFiles::default();
         journals.retain(|journal| match self.look(journal) {
             FoundJournal::Left(left) => {
                 named.add(&left.unfinished);
                 true
             }
-        let mut maybe_in_use = NamedFiles::default();
             FoundJournal::InUse(unfinished) => {
                 in_use.add(&unfinished);
                 self.tell(journal, LeftoverFate::InUse);
+                false
+            }
+            FoundJournal::MaybeInUse(unfinished) => {
+                maybe_in_use.add(&unfinished);
+                self.tell(journal, LeftoverFate::MaybeInUse);
                 false
             }
             FoundJournal::Unsigned => {
@@ -89,11 +99,6 @@ impl Cleaning<'_> {
                 false
             }
             FoundJournal::Nothing => false,
-            FoundJournal::MaybeInUse(unfinished) => {
-                maybe_in_use.add(&unfinished);
-                self.tell(journal, LeftoverFate::MaybeInUse);
-                false
-            }
         });
         for partial in &partials {
             if (self.is_ending)() {
@@ -110,15 +115,15 @@ impl Cleaning<'_> {
                     self.tell(journal, LeftoverFate::InUse);
                     continue;
                 }
+                FoundJournal::MaybeInUse(_) => {
+                    self.tell(journal, LeftoverFate::MaybeInUse);
+                    continue;
+                }
                 FoundJournal::Unsigned | FoundJournal::Nothing => continue,
             };
             self.remove(journal, || left.remove());
         }
     }
-                FoundJournal::MaybeInUse(_) => {
-                    self.tell(journal, LeftoverFate::MaybeInUse);
-                    continue;
-                }
 
     fn look(&self, journal: &FoundName) -> FoundJournal {
         match (&self.user, journal.stat()) {
@@ -440,6 +445,7 @@ impl LeftoverSearch {
             Err(cause) if is_other_by_now(&cause) => return Ok(()),
             Err(cause) => return Err(cause),
         };
+        // It may have been mounted in between.
         if dir.identity().0 == self.device {
             self.readers
                 .push((DirReader::new(dir), found.below.clone()));
@@ -455,4 +461,53 @@ fn is_other_by_now(cause: &io::Error) -> bool {
         Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
     )
 }
-        // It may have been mounted in between.
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn a_search_that_stops_at_its_limit_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in [".fastcp-a.part", ".fastcp-b.journal", ".fastcp-c.part"] {
+            std::fs::write(temp.path().join(name), "of a source").unwrap();
+        }
+        let path = temp.path().to_str().unwrap();
+        let here = (PathBuf::new(), false);
+        let directory = CleanedDirectory::find(path.as_bytes(), here, None).unwrap();
+        let told = |found_max| {
+            let told = RefCell::new(Vec::new());
+            let cleaning = Cleaning {
+                directory: &directory,
+                user: None,
+                dry_run: false,
+                found_max,
+                is_ending: &|| false,
+                tell: &|leftover| told.borrow_mut().push(leftover.fate),
+            };
+            cleaning.run();
+            told.into_inner()
+        };
+        let three = [const { LeftoverFate::Unsigned }; 3];
+        assert_eq!(told(FOUND_MAX), three);
+        // With as many as the limit, nothing is missing.
+        assert_eq!(told(3), three);
+        let fates = told(2);
+        let [LeftoverFate::Failed(fault), rest @ ..] = &fates[..] else {
+            panic!("{fates:?}");
+        };
+        assert_eq!(rest, &three[..2]);
+        let error = fault.clone().into_error();
+        assert_eq!(error.kind, Kind::Write);
+        assert!(
+            error
+                .message
+                .contains("stopped looking: there are more than 2 files"),
+            "{error}"
+        );
+    }
+}

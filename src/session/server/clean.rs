@@ -8,7 +8,7 @@ use crate::control::Outgoing;
 use crate::dest::{CleanedDirectory, stored_user_key};
 use crate::error::Result;
 use crate::pipeline::Shutdown;
-use crate::pipeline::leftovers::Cleaning;
+use crate::pipeline::leftovers::{Cleaning, FOUND_MAX};
 use crate::progress::Progress;
 use crate::session::control_reader::ControlReader;
 use crate::session::converse::say;
@@ -42,6 +42,7 @@ pub(super) async fn serve<R: AsyncRead + Unpin>(
             directory: &directory,
             user: stored_user_key(),
             dry_run,
+            found_max: FOUND_MAX,
             is_ending: &|| ending.cause().is_some(),
             tell: &tell,
         };

@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime};
 use rustix::io::Errno;
 
 use crate::support::cut_short::aged;
-use crate::support::disk::Mounted;
+use crate::support::disk::{self, Mounted};
 use crate::support::done::Done;
 use crate::support::inject::{self, Inject};
+use crate::support::procs::until;
 use crate::support::*;
 
 ways! { local_push, here =>
@@ -26,6 +27,7 @@ ways! { local_push =>
     clean_leaves_a_running_copy_alone,
     clean_keeps_what_a_copy_of_another_host_may_use,
     clean_does_not_look_into_a_disk_that_hangs,
+    clean_lists_what_is_on_a_read_only_disk,
     old_leftovers_go_when_another_copy_writes_there,
 }
 
@@ -326,6 +328,35 @@ fn clean_does_not_look_into_a_disk_that_hangs(case: &Case) {
     let done = case.fastcp().arg("--clean").arg(case.to(&there.0)).run();
     assert_eq!(done.succeeds().stdout_text(), "nothing to remove\n");
     drop(hangs);
+}
+
+fn clean_lists_what_is_on_a_read_only_disk(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    let disk = case.dst.dir("disk");
+    let Some(_mounted) = Mounted::small(&disk.0, 4 * SIZE as u64) else {
+        return skip("the right to mount");
+    };
+    case.src.file("a", noise(1, SIZE));
+    interrupted(case, &[], "a", "disk/a");
+    until("nobody writes to the disk", || {
+        disk::run("mount", &["-o", "remount,ro"], &[&disk.0]).then_some(())
+    });
+    let names = disk.names();
+    let fates = |fate: &str| -> Vec<_> {
+        let line = |name: &String| (fate.to_owned(), name.clone());
+        names.iter().map(line).collect()
+    };
+    assert_eq!(
+        told(clean(case, &["-n"], "disk").succeeds()),
+        fates("remove")
+    );
+    let done = clean(case, &[], "disk");
+    done.exits(8)
+        .says(&names[0])
+        .says("cannot remove this leftover: read-only file system");
+    assert_eq!(disk.names(), names);
 }
 
 fn set_age(path: &Path, age: Duration) {

@@ -185,7 +185,7 @@ fn image_of(path: &Path, size: u64) {
         .expect("make an image");
 }
 
-fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
+pub(crate) fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
     Command::new(program)
         .args(args)
         .args(paths)
