@@ -22,7 +22,7 @@ pub async fn run(request: &Request, client: &ClientContext) -> Result<String> {
     let run = async |request: &Request, client: &ClientContext, session: Session<'_>| {
         client::clean(request, client, session).await
     };
-    retries::repeat(request, client, run, || false).await
+    retries::repeat(request, client, run, || client.begin_again()).await
 }
 
 async fn here(request: &Request, client: &ClientContext) -> Result<String> {

@@ -1,5 +1,6 @@
 //! `fastcp --clean [HOST:]DIR`: lists and removes what interrupted copies have left.
 
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::app;
 use crate::error::{Error, Result};
+use crate::pipeline::leftovers::FOUND_MAX;
 use crate::progress::Progress;
 use crate::session::context::TellLeftover;
 use crate::session::{CopyOptions, EndKind, Operand, Request};
@@ -19,6 +21,9 @@ use super::ends::hosts_of;
 use super::exit::code_of;
 use super::{check, operand, request};
 
+/// Leftovers whose paths are remembered, some 20 MB. A server tells no more.
+const TOLD_MAX: usize = FOUND_MAX;
+
 /// Counts of the leftovers so far.
 #[derive(Default)]
 struct CleanedCounts {
@@ -26,6 +31,9 @@ struct CleanedCounts {
     /// Bytes of the removed files.
     bytes: u64,
     left: u64,
+    /// Leftovers that another session finds again, after a lost connection: whether they count as
+    /// left.
+    told: HashMap<Vec<u8>, bool>,
 }
 
 /// Returns the exit code.
@@ -71,8 +79,9 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
     let tell: TellLeftover = {
         let (counts, dest, show) = (counts.clone(), request.dest.clone(), show.clone());
         Arc::new(move |leftover| {
-            counts.lock().add(leftover);
-            show(line(leftover, &dest, dry_run));
+            if counts.lock().add(leftover, dry_run) {
+                show(line(leftover, &dest, dry_run));
+            }
         })
     };
     let outcome = app::copy::clean(&request, screen.reporter(), tell);
@@ -117,15 +126,26 @@ fn directory(args: &mut Args) -> Result<Operand> {
 }
 
 impl CleanedCounts {
-    fn add(&mut self, leftover: &Leftover) {
-        match leftover.fate {
-            LeftoverFate::Removed => {
-                self.removed += 1;
-                // The number comes from a peer and must not overflow.
-                self.bytes = self.bytes.saturating_add(leftover.bytes);
-            }
-            _ => self.left += 1,
+    /// False if an earlier session has told of it.
+    fn add(&mut self, leftover: &Leftover, dry_run: bool) -> bool {
+        let is_left = leftover.fate != LeftoverFate::Removed;
+        match self.told.get(&leftover.path) {
+            // It was in use then, for example.
+            Some(true) if !is_left => self.left -= 1,
+            Some(_) => return false,
+            None => {}
         }
+        if (is_left || dry_run) && self.told.len() < TOLD_MAX {
+            self.told.insert(leftover.path.clone(), is_left);
+        }
+        if is_left {
+            self.left += 1;
+        } else {
+            self.removed += 1;
+            // The number comes from a peer and must not overflow.
+            self.bytes = self.bytes.saturating_add(leftover.bytes);
+        }
+        true
     }
 
     fn line(&self, dry_run: bool) -> String {
@@ -213,13 +233,17 @@ mod tests {
     fn the_last_line_counts() {
         let mut counts = CleanedCounts::default();
         assert_eq!(counts.line(false), "nothing to remove\n");
-        for fate in [LeftoverFate::Removed, LeftoverFate::InUse] {
-            counts.add(&Leftover {
-                path: Vec::new(),
-                bytes: 512,
-                age_s: 0,
-                fate,
-            });
+        let leftover = |path: &[u8], fate| Leftover {
+            path: path.to_vec(),
+            bytes: 512,
+            age_s: 0,
+            fate,
+        };
+        assert!(counts.add(&leftover(b"a", LeftoverFate::Removed), false));
+        // Those that stay are found again by a session that follows a lost one.
+        for is_new in [true, false] {
+            let in_use = leftover(b"b", LeftoverFate::InUse);
+            assert_eq!(counts.add(&in_use, false), is_new);
         }
         let end = "; 1 other file stays (see --help resume)\n";
         assert_eq!(counts.line(false), format!("1 file removed, 512 B{end}"));
@@ -227,5 +251,8 @@ mod tests {
             counts.line(true),
             format!("1 file would be removed, 512 B{end}")
         );
+        let removed = leftover(b"b", LeftoverFate::Removed);
+        assert!(counts.add(&removed, true) && !counts.add(&removed, true));
+        assert_eq!(counts.line(false), "2 files removed, 1.02 KB\n");
     }
 }

@@ -28,6 +28,7 @@ ways! { local_push =>
     clean_keeps_what_a_copy_of_another_host_may_use,
     clean_does_not_look_into_a_disk_that_hangs,
     clean_lists_what_is_on_a_read_only_disk,
+    a_lost_login_tells_and_counts_no_leftover_twice,
     old_leftovers_go_when_another_copy_writes_there,
 }
 
@@ -357,6 +358,50 @@ fn clean_lists_what_is_on_a_read_only_disk(case: &Case) {
         .says(&names[0])
         .says("cannot remove this leftover: read-only file system");
     assert_eq!(disk.names(), names);
+}
+
+fn a_lost_login_tells_and_counts_no_leftover_twice(case: &Case) {
+    if !inject::permitted() {
+        return skip("seccomp user notification");
+    }
+    case.src.file("a", noise(1, SIZE));
+    interrupted(case, &[], "a", "a");
+    case.dst.file(".fastcp-x.part", "of a source");
+    case.dst.dir("shut");
+    // The journal goes last.
+    let inject = Inject::new().hold("unlink").on("*.journal").times(1);
+    let inject = inject.fail("open", Errno::IO).on("shut");
+    let run = case.fastcp().arg("--clean").arg(case.dst(""));
+    let run = run.inject(&inject).start();
+    let partial = case.dst.partial_of("a");
+    until("it has told what it found", || {
+        let (text, errors) = (run.stdout.text(), run.stderr.text());
+        let is_told = |name: &str| text.contains(name);
+        let is_all = is_told(&partial) && is_told("/.fastcp-x.part") && errors.contains("shut");
+        is_all.then_some(())
+    });
+    for server in case.servers() {
+        server.kill();
+        assert!(server.ends_within(Duration::from_secs(10)));
+    }
+    inject.release();
+    let done = run.wait();
+    done.exits(8);
+    let text = done.stdout_text();
+    let unsigned = text.lines().filter(|line| line.starts_with("unsigned"));
+    assert_eq!(unsigned.count(), 1, "{text}");
+    let end = "; 1 other file stays (see --help resume)\n";
+    assert!(
+        text.contains("\n2 files removed, ") && text.ends_with(end),
+        "{text}"
+    );
+    case.dst.sweep();
+    let errors = &done.stderr;
+    assert_eq!(
+        errors.matches("cannot read this directory").count(),
+        1,
+        "{errors}"
+    );
 }
 
 fn set_age(path: &Path, age: Duration) {
