@@ -248,7 +248,8 @@
 //!   sends `Tune` when it wants another number of connections, and `Data` while no data connection
 //!   works. The client sends `Dial` to ask the server to connect to it.
 //! - An end that fails sends `Abort` with the cause.
-//! - In a pull the roles change. The server then sends `Roots`, and a `Conclusion` after `Done`:
+//! - In a pull the roles change. The server tells once a second what it does (`Activity`), for the
+//!   report. It then sends `Roots`, and a `Conclusion` after `Done`:
 //!   what limited the copy. In a push the client knows this itself.
 //! - Between two servers the client puts each server's messages into a `Relay` for the other one
 //!   ([`app::relay`]).

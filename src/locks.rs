@@ -36,6 +36,7 @@ pub mod place {
     pub const TOTALS: u8 = 101;
     pub const NAMES: u8 = 102;
     pub const WAITING: u8 = 103;
+    pub const ACTIVITY: u8 = 104;
 }
 
 /// A mutex at `PLACE` in the order of locks.

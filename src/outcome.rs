@@ -37,6 +37,45 @@ pub struct Verdict {
     pub hints: Vec<String>,
 }
 
+/// What the sending end does now, for the report of the copy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CopyActivity {
+    /// Since the sender of this session has started.
+    pub elapsed_us: u64,
+    /// Of about the last second.
+    pub shares: Shares,
+    /// For chunks whose sample shrinks.
+    pub method: Method,
+    /// The data connections that are up.
+    pub connections: Vec<CarriedBytes>,
+}
+
+/// An end never makes a share that is NaN.
+impl Eq for CopyActivity {}
+
+/// The bytes of one data connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CarriedBytes {
+    pub stream: u16,
+    /// A stream that was dialled again has a higher one.
+    pub attempt: u16,
+    pub bytes: u64,
+}
+
+/// More connections than a copy has are left out.
+const CONNECTIONS_MAX: usize = 256;
+
+impl CopyActivity {
+    /// A peer's message made safe to show.
+    pub fn harmless(mut self) -> CopyActivity {
+        self.connections.truncate(CONNECTIONS_MAX);
+        CopyActivity {
+            shares: self.shares.harmless(),
+            ..self
+        }
+    }
+}
+
 /// More hints, and longer texts, than any verdict has.
 const HINTS_MAX: usize = 3;
 const TEXT_MAX: usize = 300;
@@ -44,31 +83,13 @@ const TEXT_MAX: usize = 300;
 impl Verdict {
     /// A peer's verdict made safe to show: shares from 0 to 1, and short, printable texts.
     pub fn harmless(self) -> Verdict {
-        let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
         let text = |text: String| -> String {
             let short: String = text.chars().take(TEXT_MAX).collect();
             units::harmless(&short)
         };
-        let Shares {
-            network,
-            source_disk,
-            compression,
-            sender,
-            decompression,
-            receiver,
-            destination_disk,
-        } = self.shares;
         Verdict {
             limit: self.limit,
-            shares: Shares {
-                network: share(network),
-                source_disk: share(source_disk),
-                compression: share(compression),
-                sender: share(sender),
-                decompression: share(decompression),
-                receiver: share(receiver),
-                destination_disk: share(destination_disk),
-            },
+            shares: self.shares.harmless(),
             sentence: text(self.sentence),
             hints: self.hints.into_iter().take(HINTS_MAX).map(text).collect(),
         }
@@ -106,6 +127,22 @@ pub struct Shares {
     pub decompression: f64,
     pub receiver: f64,
     pub destination_disk: f64,
+}
+
+impl Shares {
+    /// The shares of a peer, from 0 to 1.
+    fn harmless(self) -> Shares {
+        let share = |share: f64| if share > 0.0 { share.min(1.0) } else { 0.0 };
+        Shares {
+            network: share(self.network),
+            source_disk: share(self.source_disk),
+            compression: share(self.compression),
+            sender: share(self.sender),
+            decompression: share(self.decompression),
+            receiver: share(self.receiver),
+            destination_disk: share(self.destination_disk),
+        }
+    }
 }
 
 /// Round trips that differ by a larger factor belong to different paths.

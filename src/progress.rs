@@ -18,6 +18,7 @@ use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
+use crate::outcome::CopyActivity;
 use crate::units::printable;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub struct Progress {
     names: OrderedMutex<ShownNames, { place::NAMES }>,
     waiting: OrderedMutex<Option<Waiting>, { place::WAITING }>,
     waited_ms: AtomicU64,
+    /// The sending end's last word on what it does.
+    activity: OrderedMutex<Option<Arc<CopyActivity>>, { place::ACTIVITY }>,
     /// The time of the next login, in milliseconds since 1970; 0 before the first failure.
     next_login_ms: AtomicU64,
     former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
@@ -187,6 +190,19 @@ pub struct DestProgress {
     pub done_bytes: u64,
     pub moved_bytes: u64,
     pub files: u64,
+    pub traffic: Traffic,
+}
+
+/// The figures of the link.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Content in the frames that `wire_bytes` counts.
+    pub raw_bytes: u64,
+    pub wire_bytes: u64,
+    /// The part of `wire_bytes` that had been sent before.
+    pub sent_again_bytes: u64,
+    /// None before the sending end has told it.
+    pub activity: Option<Arc<CopyActivity>>,
 }
 
 /// The values of all counters at one moment.
@@ -214,6 +230,8 @@ pub struct Snapshot {
     pub checked_bytes: u64,
     /// Existing content that was found damaged in this session and came again.
     pub damaged_bytes: u64,
+    /// Content in the frames that `wire_bytes` counts.
+    pub raw_bytes: u64,
     pub wire_bytes: u64,
     /// The part of `wire_bytes` that had been sent before.
     pub sent_again_bytes: u64,
@@ -253,6 +271,8 @@ pub struct Snapshot {
     /// The time of the next login, or of the last one, after a login has failed.
     pub next_login: Option<SystemTime>,
     pub copies: Option<Copies>,
+    /// What the sending end does now. None before it has told that.
+    pub activity: Option<Arc<CopyActivity>>,
     /// When a far end first sent its hello.
     pub logged_in: Option<Instant>,
     /// When the first data moved, or was found to be already there.
@@ -263,6 +283,15 @@ impl Snapshot {
     /// Content in place, each byte counted once.
     pub fn placed_bytes(&self) -> u64 {
         self.done_bytes.saturating_sub(self.again_bytes)
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        Traffic {
+            raw_bytes: self.raw_bytes,
+            wire_bytes: self.wire_bytes,
+            sent_again_bytes: self.sent_again_bytes,
+            activity: self.activity.clone(),
+        }
     }
 
     /// Files that are over: copied, left as they are, or compared in a dry run.
@@ -543,6 +572,13 @@ impl Progress {
         self.streams.store(count, Relaxed);
     }
 
+    /// The sending end has told what it does.
+    pub fn set_activity(&self, activity: CopyActivity) -> Arc<CopyActivity> {
+        let activity = Arc::new(activity);
+        *self.activity.lock() = Some(activity.clone());
+        activity
+    }
+
     /// Counts a login when the far end has sent its hello.
     pub fn add_login(&self) {
         self.logged_in.get_or_init(Instant::now);
@@ -656,6 +692,7 @@ impl Progress {
                 .saturating_sub(session.resumed_bytes.load(Relaxed)),
             checked_bytes: together.checked_bytes,
             damaged_bytes: session.damaged_bytes.load(Relaxed),
+            raw_bytes: frames.raw_bytes.load(Relaxed),
             wire_bytes: frames.wire_bytes.load(Relaxed),
             sent_again_bytes: frames.sent_again_bytes.load(Relaxed),
             files: together.files,
@@ -677,6 +714,7 @@ impl Progress {
             codec_chunks: std::array::from_fn(|codec| frames.codec_chunks[codec].load(Relaxed)),
             names: self.names.lock().shown(Instant::now()),
             copies: None,
+            activity: self.activity.lock().clone(),
             logged_in: self.logged_in.get().copied(),
             began: self.began.get().copied(),
         }

@@ -39,6 +39,7 @@ impl Snapshot {
             (&mut self.unsent_bytes, other.unsent_bytes),
             (&mut self.checked_bytes, other.checked_bytes),
             (&mut self.damaged_bytes, other.damaged_bytes),
+            (&mut self.raw_bytes, other.raw_bytes),
             (&mut self.wire_bytes, other.wire_bytes),
             (&mut self.sent_again_bytes, other.sent_again_bytes),
             (&mut self.files, other.files),

@@ -37,6 +37,7 @@ impl Together {
             done_bytes: one.done_bytes,
             moved_bytes: one.moved_bytes,
             files: one.files,
+            traffic: one.traffic(),
         });
         let dests = dests.collect();
         let first_shown = |(_, one): &(usize, &Snapshot)| {

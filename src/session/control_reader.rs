@@ -254,6 +254,7 @@ pub fn is_of_an_end(message: &Message) -> bool {
         | Message::Conclusion(_)
         | Message::Tried(_)
         | Message::Account(_)
+        | Message::Activity(_)
         | Message::FileDigests(_)
         | Message::ListedDigests(_)
         | Message::VerifiedFiles(_)

@@ -7,6 +7,7 @@ use crate::control::Outgoing;
 use crate::error::{Error, Kind, Result, Side};
 use crate::pipeline::failures::MoreFailures;
 use crate::pipeline::news::News;
+use crate::progress::Progress;
 use crate::session::control_reader::ControlReader;
 use crate::session::endpoint::{ReceivingEnd, SendingEnd};
 use crate::wire::message::Message;
@@ -46,6 +47,13 @@ impl RunningEnd {
         match self {
             RunningEnd::Sending(end) => &end.sender.context.news,
             RunningEnd::Receiving(end) => &end.receiver.context.news,
+        }
+    }
+
+    fn progress(&self) -> &Progress {
+        match self {
+            RunningEnd::Sending(end) => &end.sender.context.progress,
+            RunningEnd::Receiving(end) => &end.receiver.context.progress,
         }
     }
 
@@ -117,6 +125,10 @@ pub async fn converse<R: tokio::io::AsyncRead + Unpin>(
             | Message::Credit(_)
             | Message::Tune(_)
             | Message::Tried(_) => ways(message)?,
+            Message::Activity(activity) => {
+                let progress = end.progress();
+                progress.set_activity(activity.harmless());
+            }
             message => {
                 check(&message)?;
                 end.take(message)?;

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::algorithms::{Codec, Method};
 use crate::control::Outgoing;
 use crate::error::{Error, Result};
-use crate::outcome::Remembered;
+use crate::outcome::{CopyActivity, Remembered};
 use crate::pipeline::Budget;
 use crate::pipeline::send::{Sender, encoder_control};
 use crate::report::Reporter;
@@ -36,6 +36,9 @@ const FIRST_LOOKS: u32 = 100;
 
 /// The round trip assumed when none is known.
 const ROUND_TRIP_GUESS: Duration = Duration::from_millis(20);
+
+/// How often the user's end is told what this one does.
+const TELL: Duration = Duration::from_secs(1);
 
 const BBR: &str = "bbr";
 
@@ -128,10 +131,13 @@ impl Tuning {
         };
         // The copy is over, so a decision is of no use.
         let _ = tuner.on_sample(began.elapsed(), &sample);
-        Conclusion {
+        let conclusion = Conclusion {
             verdict: Some(tuner.verdict()),
             remembered: tuner.remembered(),
-        }
+        };
+        drop(state);
+        let _ = self.shared.note_activity();
+        conclusion
     }
 }
 
@@ -155,6 +161,7 @@ async fn tune(shared: Arc<TuningShared>) {
     }
     shared.carry_out(&first, None, None);
     let mut before = first;
+    let mut told_at = None;
     loop {
         tokio::time::sleep(shared.next_sample()).await;
         if let Some(connection_set) = &shared.terms.connection_set {
@@ -169,6 +176,14 @@ async fn tune(shared: Arc<TuningShared>) {
             let decision = adjustment.decision;
             shared.carry_out(&decision, Some(&before), adjustment.reason);
             before = decision;
+        }
+        let activity = shared.note_activity();
+        if let (Audience::Peer(control), Some(activity)) = (&shared.terms.audience, activity)
+            && told_at.is_none_or(|at: Instant| at.elapsed() >= TELL)
+        {
+            // Dropped if the queue is full; the next one says more.
+            control.try_send(Message::Activity(CopyActivity::clone(&activity)));
+            told_at = Some(Instant::now());
         }
     }
 }
@@ -226,6 +241,24 @@ impl TuningShared {
             connection_set.limit_held(tuner.held_max());
         }
         adjustment
+    }
+
+    /// Records what this end does. None before the first sample.
+    fn note_activity(&self) -> Option<Arc<CopyActivity>> {
+        let terms = &self.terms;
+        let (elapsed, shares, method) = {
+            let state = self.state.lock();
+            let TuningState { tuner, began } = state.as_ref()?;
+            (began.elapsed(), tuner.shares(), tuner.decision().method)
+        };
+        let connections = terms.connection_set.as_ref();
+        let activity = CopyActivity {
+            elapsed_us: elapsed.as_micros() as u64,
+            shares,
+            method,
+            connections: connections.map_or_else(Vec::new, |it| it.carried_by_each()),
+        };
+        Some(terms.sender.context.progress.set_activity(activity))
     }
 
     /// At the end of a copy, sends chunks again on idle connections if loss slowed their own down.

@@ -25,6 +25,7 @@ use super::connection::stats::ConnectionStats;
 use super::idle_time::IdleTime;
 use super::routes::Route;
 use crate::locks::{OrderedMutex, place};
+use crate::outcome::CarriedBytes;
 use crate::tuner::{ConnectionSight, Sample};
 use crate::wire::hello::STREAMS_MAX;
 use crate::wire::message::ConnectionFacts;
@@ -143,6 +144,17 @@ impl ConnectionSet {
             waits: live.stats.take_waits(),
         });
         facts.collect()
+    }
+
+    /// The bytes of each connection.
+    pub fn carried_by_each(&self) -> Vec<CarriedBytes> {
+        let state = self.state.lock();
+        let carried = state.live.iter().map(|(&stream, live)| CarriedBytes {
+            stream,
+            attempt: live.attempt,
+            bytes: live.stats.bytes(),
+        });
+        carried.collect()
     }
 
     /// Ends dead connections. `beats` heartbeats have arrived; the last one reported `peer`.

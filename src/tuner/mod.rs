@@ -45,7 +45,7 @@ pub use self::bounds::{QUEUE_MIN, SCOUT_EVERY, STREAMS_MAX};
 pub use self::intervals::next_sample;
 use crate::algorithms::Method;
 use crate::chunk::{CHUNK_SIZE, LARGE_PACK};
-use crate::outcome::{Remembered, Verdict};
+use crate::outcome::{Remembered, Shares, Verdict};
 pub use forecast::{best, forecast};
 pub use method::{Facts, LADDER, RUNGS, rung};
 pub use model::{Forecast, Measured};
@@ -81,6 +81,9 @@ const LARGE_PACK_FILLED: f64 = 0.75;
 
 /// The span over which the compression ratio for large packs is measured.
 const LARGE_PACK_FACTS: Duration = Duration::from_secs(3);
+
+/// The span of [`Tuner::shares`].
+const SHARES_SPAN: Duration = Duration::from_secs(1);
 
 /// A shorter copy has learnt nothing worth remembering.
 const REMEMBER_AFTER_S: f64 = 3.0;
@@ -266,6 +269,14 @@ impl Tuner {
                 self.network.workers,
             ),
         )
+    }
+
+    /// How busy each stage was in about the last second.
+    pub fn shares(&self) -> Shares {
+        let workers = self.network.workers;
+        let window = &self.network.window;
+        let last = window.last(SHARES_SPAN, workers);
+        bottleneck::shares(&last.unwrap_or_else(|| window.whole(workers)))
     }
 
     /// For the next copy between these two hosts; None before anything is known.

@@ -31,6 +31,7 @@ use super::progress_report::ProgressReport;
 use crate::digest::Digest;
 use crate::keep::NotKept;
 use crate::manifest::{Entry, EntryId, Totals};
+use crate::outcome::CopyActivity;
 use crate::selection::Selection;
 use check::OPTIONAL;
 pub use check::{ALL_RANGES_MAX, BadMessage};
@@ -199,6 +200,8 @@ messages! {
     0x8026 => Snapshot(SnapshotReport),
     // Files that a receiver has put in place, for a client whose hello asks for them.
     0x8032 => FilesDone(FilesDone),
+    // What the sending server does now, once a second, for the client's report of the copy.
+    0x8033 => Activity(CopyActivity),
     // Metadata that this end could not keep.
     0x8023 => NotKept(NotKept),
     // A file that only grew, which the sender copies up to an earlier length. Sent only if the user's

@@ -253,6 +253,10 @@ impl<'a> Exchange<'a> {
                 self.take(account);
                 RelayStep::Taken
             }
+            Message::Activity(activity) => {
+                self.client.progress.set_activity(activity.harmless());
+                RelayStep::Taken
+            }
             Message::Conclusion(conclusion) => RelayStep::Over(Conclusion {
                 verdict: conclusion.verdict.map(Verdict::harmless),
                 remembered: conclusion.remembered,

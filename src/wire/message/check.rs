@@ -46,6 +46,8 @@ pub(super) fn body_max(number: u16) -> u32 {
         | 55
         | 0x8030
         | 0x8032 => MEDIUM,
+        // Activity.
+        0x8033 => SMALL,
         n if n & OPTIONAL != 0 => MESSAGE_MAX,
         _ => SMALL,
     }

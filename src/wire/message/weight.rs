@@ -54,6 +54,7 @@ impl Message {
             Message::Data(data) => data.bytes.len(),
             Message::Heartbeat(heartbeat) => heartbeat.streams.len() * size_of::<ConnectionFacts>(),
             Message::Tune(tune) => tune.reason.len(),
+            Message::Activity(activity) => size_of_val(&activity.connections[..]),
             Message::Relay(relay) => relay.body.len(),
             Message::Account(account) => {
                 let names: usize = account.names.iter().map(|name| text(name.len())).sum();

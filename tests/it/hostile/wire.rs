@@ -1,6 +1,6 @@
 //! Version 1 of the protocol, byte for byte. A build that fails here cannot talk to other builds.
 
-use fastcp::algorithms::Compress;
+use fastcp::algorithms::{Compress, Method};
 use fastcp::backup::BackupPlace;
 use fastcp::earlier::{EarlierCopies, EarlierPath, Reuse};
 use fastcp::error::{Kind, Side};
@@ -8,7 +8,7 @@ use fastcp::itemize::{ItemAction, ItemChanges, ItemKind, ItemizedEntry};
 use fastcp::manifest::{Entry, EntryKind, Extension, Name, Root, Timestamp, Totals};
 use fastcp::mapping::Mapping;
 use fastcp::mirror::Mirror;
-use fastcp::outcome::{Bottleneck, Counts, Shares, Verdict};
+use fastcp::outcome::{Bottleneck, CarriedBytes, CopyActivity, Counts, Shares, Verdict};
 use fastcp::report::event::{FileDone, FileResult};
 use fastcp::selection::{Rule, RulePattern, Selection};
 use fastcp::snapshot::{Retention, SnapshotTerms};
@@ -648,6 +648,37 @@ fn parts_of_a_source_are_these_bytes() {
     let mut bytes = Vec::new();
     Message::RootSpaces(many).encode(&mut bytes);
     assert!(Message::decode(52, &bytes[HEADER_LEN..]).is_err());
+}
+
+#[test]
+fn what_a_sender_does_now_is_these_bytes() {
+    let message = Message::Activity(CopyActivity {
+        elapsed_us: 300,
+        shares: Shares {
+            network: 0.5,
+            destination_disk: 1.0,
+            ..Shares::default()
+        },
+        method: Method::Zstd(3),
+        connections: vec![CarriedBytes {
+            stream: 300,
+            attempt: 1,
+            bytes: 2,
+        }],
+    });
+    let golden = "338041000000 ac02 000000000000e03f \
+                  0000000000000000 0000000000000000 0000000000000000 \
+                  0000000000000000 0000000000000000 000000000000f03f 0206 01ac020102";
+    let mut bytes = Vec::new();
+    message.encode(&mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, golden.replace(' ', ""));
+    assert_eq!(
+        Message::decode(0x8033, &bytes[HEADER_LEN..]),
+        Ok(Some(message))
+    );
+    // A longer list than a heartbeat's is not read.
+    assert!(Message::decode(0x8033, &vec![0; 1 << 17]).is_err());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::*;
 use crate::error::Kind;
 use crate::itemize::ItemizedEntry;
 use crate::manifest::{Name, Totals};
+use crate::outcome::CopyActivity;
 use crate::report::Reporter;
 use crate::report::event::CopyEvent;
 use crate::session::request::{CopyOptions, EndKind, Host, Operand};
@@ -135,6 +136,7 @@ fn what_an_end_does_not_say_is_passed_to_nobody() {
         Message::Entries(Vec::new()),
         Message::Data(Data { bytes: vec![1] }),
         Message::Account(ProgressReport::default()),
+        Message::Activity(CopyActivity::default()),
         Message::Conclusion(Conclusion::default()),
         Message::FileDigests(Vec::new()),
         Message::Itemized(ItemizedEntries::default()),
