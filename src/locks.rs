@@ -37,6 +37,7 @@ pub mod place {
     pub const NAMES: u8 = 102;
     pub const WAITING: u8 = 103;
     pub const ACTIVITY: u8 = 104;
+    pub const SLOW_FILES: u8 = 105;
 }
 
 /// A mutex at `PLACE` in the order of locks.

@@ -37,6 +37,19 @@ pub struct Verdict {
     pub hints: Vec<String>,
 }
 
+/// The time that the copy of a file took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTime {
+    /// The end of its path, printable.
+    pub path: String,
+    pub size: u64,
+    /// From the first piece to the acknowledgement.
+    pub time: Duration,
+}
+
+/// The slowest files that are kept of a copy.
+pub const SLOWEST_MAX: usize = 20;
+
 /// What the sending end does now, for the report of the copy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CopyActivity {

@@ -7,6 +7,7 @@
 
 mod counts;
 pub mod in_turn;
+mod slow_files;
 pub mod together;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,8 +19,9 @@ use crate::itemize::Difference;
 use crate::keep::{NotKept, NotKeptCounters};
 use crate::locks::{OrderedMutex, place};
 use crate::manifest::Totals;
-use crate::outcome::CopyActivity;
+use crate::outcome::{CopyActivity, FileTime};
 use crate::units::printable;
+use slow_files::SlowFiles;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -68,6 +70,7 @@ pub struct Progress {
     waited_ms: AtomicU64,
     /// The sending end's last word on what it does.
     activity: OrderedMutex<Option<Arc<CopyActivity>>, { place::ACTIVITY }>,
+    slow_files: SlowFiles,
     /// The time of the next login, in milliseconds since 1970; 0 before the first failure.
     next_login_ms: AtomicU64,
     former: OrderedMutex<Former, { place::FORMER_PROGRESS }>,
@@ -577,6 +580,17 @@ impl Progress {
         let activity = Arc::new(activity);
         *self.activity.lock() = Some(activity.clone());
         activity
+    }
+
+    /// A file is in place. `path` is called if it is one of the slowest.
+    pub fn add_file_time(&self, time: Duration, size: u64, path: impl FnOnce() -> Vec<u8>) {
+        let path = || shown(&path());
+        self.slow_files.add(time, size, path);
+    }
+
+    /// The slowest files that were sent from this end or received here, the slowest first.
+    pub fn slowest_files(&self) -> Vec<FileTime> {
+        self.slow_files.slowest()
     }
 
     /// Counts a login when the far end has sent its hello.

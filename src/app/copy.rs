@@ -101,6 +101,7 @@ pub fn outcome(
         route,
         unlisted,
         verdict: client.verdict.get().cloned(),
+        slowest: client.progress.slowest_files(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The request of a copy and its outcome: what `cli` and `ui` exchange with a session.
 
+use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::keep::Keep;
 use crate::mapping::Mapping;
 pub use crate::outcome::{Bottleneck, Shares, Verdict};
+use crate::outcome::{FileTime, SLOWEST_MAX};
 use crate::pipeline::failures::{FAILURES_MAX, MoreFailures};
 pub use crate::pipeline::news::{Deleted, MadeSnapshot};
 use crate::program::Program;
@@ -444,6 +446,8 @@ pub struct Outcome {
     pub unlisted: u64,
     /// What limited the copy; None if it was incomplete or copied nothing.
     pub verdict: Option<Verdict>,
+    /// The slowest files that this process has sent or received, the slowest first.
+    pub slowest: Vec<FileTime>,
 }
 
 impl Outcome {
@@ -472,6 +476,9 @@ impl Outcome {
             self.route = format!("{}{comma}{}", self.route, other.route);
         }
         self.unlisted += other.unlisted;
+        self.slowest.extend(other.slowest);
+        self.slowest.sort_by_key(|file| Reverse(file.time));
+        self.slowest.truncate(SLOWEST_MAX);
         // Each host had its own bottleneck.
         self.verdict = None;
     }

@@ -565,6 +565,7 @@ pub(super) mod tests {
                     .to_owned(),
                 hints: vec!["a word of advice that is so long that it takes two lines".to_owned()],
             }),
+            slowest: Vec::new(),
         }
     }
 

@@ -137,6 +137,11 @@ impl Files {
                         false => FileResult::Copied,
                     },
                 };
+                if let (Some(began), Some(slot)) = (file.began.get(), file.slot()) {
+                    let path = || slot.path_in_copy(&file.entry.name);
+                    let progress = &self.context().progress;
+                    progress.add_file_time(began.elapsed(), placed.size, path);
+                }
                 self.entries
                     .file_placed(&file.entry, file.listed.as_ref(), &placed);
                 self.entries.report.done.flush();

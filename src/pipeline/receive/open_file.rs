@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize, fence};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -37,6 +38,8 @@ pub struct OpenFile {
     pub listed: Option<ListedPath>,
     /// The hash of the path below the roots.
     pub path: Hash,
+    /// When the first piece of it was written.
+    pub began: OnceLock<Instant>,
     pub claims: OrderedMutex<Claims, { place::CLAIMS }>,
     pub tree: FileTree,
     /// Set when the sender has read all of the file.
@@ -119,6 +122,7 @@ impl OpenFile {
             entry,
             listed,
             path,
+            began: OnceLock::new(),
             claims: OrderedMutex::new(claims),
             tree,
             end: OnceLock::new(),

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use super::compared::{ComparedPiece, Comparison, place_moved};
 use super::files::Files;
@@ -100,6 +101,7 @@ impl RangeWriter {
         if let Some(sink) = file.sink() {
             return self.put_piece(encoded, &file, sink, worker);
         }
+        file.began.get_or_init(Instant::now);
         let written = self.write_piece(encoded, &file, worker);
         if !matches!(written, Ok(RangeOutcome::Written)) {
             self.release(&file, place);

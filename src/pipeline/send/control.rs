@@ -518,6 +518,11 @@ impl SendControl {
             }
         };
         let size = file.found.entry.size;
+        if let Some(began) = file.began.get() {
+            let path = || file.found.path_in_copy();
+            let progress = &self.context.progress;
+            progress.add_file_time(began.elapsed(), size, path);
+        }
         if file.coverage.had() == size {
             self.context.progress.add_resumed_files(1);
         }

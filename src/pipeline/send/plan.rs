@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -38,6 +39,8 @@ pub struct SendFile {
     pub digest: RootDigest,
     pub coverage: Coverage,
     pub reading: FileReading,
+    /// When the reading of its first piece began.
+    pub began: OnceLock<Instant>,
     /// Read for this receiver alone, because it asked for ranges that other senders do not send.
     pub alone: AtomicBool,
     /// The receiver wants the digest only.
@@ -338,6 +341,7 @@ impl SendFile {
             digest: RootDigest::Unneeded,
             coverage: Coverage::new(had),
             reading,
+            began: OnceLock::new(),
             alone: AtomicBool::new(false),
             digest_only: false,
             listed: None,

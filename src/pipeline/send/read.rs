@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use super::plan::{
     FileReading, PackMember, Plan, PlannedContent, ReadProgress, RootDigest, SendFile,
@@ -192,6 +193,7 @@ impl SendReader {
         place: ChunkPlace,
         buffer: &mut Buffer,
     ) -> Result<bool> {
+        file.began.get_or_init(Instant::now);
         let (offset, len) = (place.offset, place.raw_len as usize);
         let is_hole = place.kind == ChunkKind::Zeros;
         if !file.reading.is_live() {
