@@ -237,8 +237,8 @@
 //!   answers `WouldSend` instead of requesting content. Frames are sent only with `--checksum`;
 //!   they carry digests. The client's hello says whether `--dry-run` and `--itemize-changes` are
 //!   given.
-//! - With `--json` and `--log-file` the client's hello says so, and the receiver sends the files that
-//!   are in place (`FilesDone`).
+//! - With `--json`, `--log-file` and `--report` the client's hello says so, and the receiver sends
+//!   the files that are in place (`FilesDone`).
 //! - With `--check=LIST` there is no copy: the client sends lines of a list (`ListedDigests`), and
 //!   the server answers each of them (`VerifiedFiles`). No data connection is made.
 //! - With `--clean` there is no copy either: the server tells what it removes (`Leftovers`).

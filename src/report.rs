@@ -30,7 +30,7 @@ pub trait Reporter: Send + Sync {
     fn itemized(&self, entry: &ItemizedEntry);
     /// The same for a deleted entry.
     fn deleted(&self, path: &[u8]);
-    /// An event for the records of the copy (`--json`, `--log-file`).
+    /// An event for the records of the copy (`--json`, `--log-file`, `--report`).
     fn event(&self, event: CopyEvent);
     /// Bytes of lines about changes, and of events, that wait to be written.
     fn changes_waiting(&self) -> usize;

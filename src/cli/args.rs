@@ -349,6 +349,9 @@ pub(super) struct Args {
     /// Append events to FILE, one line each
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub log_file: Option<PathBuf>,
+    /// Write a page with drawings of the copy to FILE.html
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub report: Option<PathBuf>,
     /// Print a line for each change, as rsync does
     #[arg(long, help_heading = OUTPUT)]
     pub itemize_changes: bool,

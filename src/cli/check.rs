@@ -30,6 +30,8 @@ pub(super) struct Order {
     pub output: Output,
     /// `--log-file`
     pub log_file: Option<PathBuf>,
+    /// `--report`
+    pub report: Option<PathBuf>,
     /// Messages for the user that precede the copy.
     pub warnings: Vec<String>,
     /// One line for each option without effect.
@@ -123,6 +125,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
         ));
     }
     check_log_file(&args)?;
+    check_report(&args)?;
     check_changes(&args, &sources, &dest)?;
     if args.json || args.lists_changes() {
         stdout::check()?;
@@ -147,6 +150,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     let selector = choice::selector(&args, &sources, begins)?;
     let digests = args.digests.clone();
     let (ignored, log_file) = (args.ignored.told(), args.log_file.clone());
+    let report = args.report.clone();
     let output = Output {
         quiet: args.quiet,
         verbose: args.verbose > 0,
@@ -176,6 +180,7 @@ pub(super) fn order(mut args: Args) -> Result<Order> {
     }
     Ok(Order {
         log_file,
+        report,
         output,
         warnings,
         ignored,
@@ -267,6 +272,18 @@ pub(super) fn check_log_file(args: &Args) -> Result<()> {
         true => Err(Error::usage(
             "--log-file appends to a file and cannot write to stdout: name a file (./- for a file \
              called \"-\"), or use --json",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// # Errors
+/// Usage, if the report would go to stdout.
+pub(super) fn check_report(args: &Args) -> Result<()> {
+    match args.report.as_deref() == Some(Path::new("-")) {
+        true => Err(Error::usage(
+            "--report replaces a file and cannot write to stdout: name a file (./- for a file \
+             called \"-\")",
         )),
         false => Ok(()),
     }

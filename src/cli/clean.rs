@@ -99,6 +99,7 @@ fn directory(args: &mut Args) -> Result<Operand> {
     let others = [
         ("--json", args.json),
         ("--log-file", args.log_file.is_some()),
+        ("--report", args.report.is_some()),
         ("--itemize-changes", args.itemize_changes),
         ("--check", args.check.is_some()),
         ("--also", !args.also.is_empty() || args.also_from.is_some()),

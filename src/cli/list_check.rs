@@ -10,7 +10,7 @@ use crate::ui::{Output, stdout};
 use crate::units::printable;
 
 use super::args::Args;
-use super::check::{Order, check_log_file, way};
+use super::check::{Order, check_log_file, check_report, way};
 use super::ends::name;
 use super::operand;
 use super::request::request;
@@ -47,7 +47,9 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         check: true,
     };
     check_log_file(&args)?;
+    check_report(&args)?;
     let (ignored, log_file) = (args.ignored.told(), args.log_file.clone());
+    let report = args.report.clone();
     let dest = Operand {
         typed: OsString::new(),
         host: None,
@@ -75,6 +77,7 @@ pub(super) fn order(mut args: Args, list: &OsStr) -> Result<Order> {
         request,
         output,
         log_file,
+        report,
         // No data travels that could be read on the way.
         warnings: Vec::from_iter(start),
         ignored,

@@ -46,7 +46,7 @@ use crate::progress::in_turn::InTurn;
 use crate::progress::together::Together;
 use crate::session::server::NotServed;
 use crate::session::{Outcome, Request, host, login_turns, server};
-use crate::ui::{CommandStart, Copied, EndHosts, LogFile, Recorded, Screen, stdout};
+use crate::ui::{CommandStart, Copied, EndHosts, LogFile, Recorded, ReportFile, Screen, stdout};
 use crate::units::printable;
 use crate::wire::greeting;
 use crate::{app, program, ssh};
@@ -210,19 +210,21 @@ fn copy(order: Order) -> i32 {
 /// Sources that the first event names. A shell may have expanded a pattern to 100,000.
 const SOURCES_RECORDED: usize = 100;
 
-/// What the records of the copy begin with, if the user wants any. Opens the log.
+/// What the records of the copy begin with, if the user wants any. Opens the log, and checks the
+/// place of the report.
 ///
 /// # Errors
-/// `Kind::Write` if it cannot be opened.
+/// `Kind::Write` if the log cannot be opened or the report cannot be written.
 fn recorded(order: &Order) -> Result<Recorded> {
     // The name of the user may come from a directory server.
-    if order.log_file.is_none() && !order.output.json {
+    if order.log_file.is_none() && order.report.is_none() && !order.output.json {
         return Ok(Recorded::default());
     }
     let log = order.log_file.as_ref();
     let log = log
         .map(|path| LogFile::open(path, host::zone_here))
         .transpose()?;
+    let report = order.report.as_deref().map(ReportFile::check).transpose()?;
     let request = &order.request;
     let sources = request.sources.iter().take(SOURCES_RECORDED);
     // A comparison with a list has none.
@@ -239,6 +241,7 @@ fn recorded(order: &Order) -> Result<Recorded> {
             check: request.check,
         },
         log,
+        report,
     })
 }
 

@@ -28,6 +28,10 @@ pub(super) fn run(mut args: Args) -> Result<i32> {
         let message = "--log-file records a copy, and --probe copies nothing: leave out --log-file";
         return Err(Error::usage(message));
     }
+    if args.report.is_some() {
+        let message = "--report shows a copy, and --probe copies nothing: leave out --report";
+        return Err(Error::usage(message));
+    }
     let mut operands = std::mem::take(&mut args.operands).into_iter();
     let typed = operands.next();
     if operands.next().is_some() {

@@ -101,7 +101,7 @@ pub(super) fn request(
             scp: false,
             dry_run: args.dry_run,
             itemizes,
-            reports_files: args.json || args.log_file.is_some(),
+            reports_files: args.json || args.log_file.is_some() || args.report.is_some(),
             check: args.check.is_some(),
             keep,
             update,

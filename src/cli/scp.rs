@@ -387,6 +387,7 @@ impl ScpLine {
         }
         Ok(Order {
             log_file: None,
+            report: None,
             request,
             output,
             warnings: Vec::new(),

@@ -1,4 +1,5 @@
-//! Events of a copy as plain data, for the records of `--json` and `--log-file`.
+//! Events of a copy as plain data, for the records of `--json`, `--log-file` and
+//! `--report`.
 
 use std::time::Duration;
 

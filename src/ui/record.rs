@@ -1,5 +1,5 @@
-//! The records of a copy: events on stdout for programs (`--json`), and a log for people
-//! (`--log-file`). Every event goes through here to both.
+//! The records of a copy: events on stdout for programs (`--json`), and a log and a report for
+//! people (`--log-file`, `--report`). Every event goes through here to all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,6 +17,7 @@ use super::events::{
 use super::line_writer::WriterQueue;
 use super::log_file::{LogFile, LogLines, LogWriter};
 use super::rate::RateMeter;
+use super::report_page::{ReportBook, ReportFile};
 use super::tell::Verbosity;
 use super::{json, summary};
 use crate::error::Error;
@@ -46,6 +47,7 @@ pub(super) type SnapshotSource = Arc<dyn Fn() -> Snapshot + Send + Sync>;
 pub struct Recorded {
     pub start: CommandStart,
     pub log: Option<LogFile>,
+    pub report: Option<ReportFile>,
 }
 
 /// Takes the events of one copy.
@@ -53,6 +55,7 @@ pub struct Recorded {
 pub(super) struct Records {
     json: Option<WriterQueue>,
     log: Option<LogLines>,
+    report: Option<ReportBook>,
     start: Arc<CommandStart>,
     began: SystemTime,
     seen: Arc<SeenHosts>,
@@ -68,6 +71,7 @@ struct SeenHosts {
 /// The threads behind the records.
 pub(super) struct Recorder {
     log: Option<LogWriter>,
+    report: Option<(ReportBook, ReportFile)>,
     /// Dropped to end the thread.
     ticks: Option<(Sender<()>, JoinHandle<()>)>,
 }
@@ -80,10 +84,16 @@ impl Recorder {
         reading: &SnapshotSource,
     ) -> (Records, Recorder) {
         let log = recorded.log.map(LogWriter::start);
+        let start = Arc::new(recorded.start);
+        let report = recorded.report.map(|file| {
+            let book = ReportBook::new(start.clone());
+            (book, file)
+        });
         let records = Records {
             json,
             log: log.as_ref().map(|log| log.lines.clone()),
-            start: Arc::new(recorded.start),
+            report: report.as_ref().map(|(book, _)| book.clone()),
+            start,
             began: SystemTime::now(),
             seen: Arc::default(),
         };
@@ -96,11 +106,15 @@ impl Recorder {
                 let mut next = Instant::now() + TICK;
                 for ticks in 1.. {
                     let rest = next.saturating_duration_since(Instant::now());
-                    if ended.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
-                        return;
-                    }
+                    let is_over = ended.recv_timeout(rest) != Err(RecvTimeoutError::Timeout);
                     next = Instant::now() + TICK;
                     let (now, snapshot) = (Instant::now(), reading());
+                    if let Some(report) = &records.report {
+                        report.tick(now, &snapshot);
+                    }
+                    if is_over {
+                        return;
+                    }
                     meter.note(now, &snapshot);
                     let recent = meter.rates(now, &snapshot).recent;
                     records.progress(&snapshot, recent, ticks);
@@ -108,7 +122,8 @@ impl Recorder {
             };
             (end, std::thread::spawn(tick))
         });
-        (records, Recorder { log, ticks })
+        let recorder = Recorder { log, report, ticks };
+        (records, recorder)
     }
 
     /// Ends the events about the progress.
@@ -119,9 +134,12 @@ impl Recorder {
         }
     }
 
-    /// Ends the log, in this time if there is a limit. Returns a message if it is incomplete.
-    pub(super) fn finish(self, limit: Option<Duration>) -> Option<String> {
-        self.log.and_then(|log| log.finish(limit))
+    /// Ends the log, in this time if there is a limit, and writes the report. Returns messages if
+    /// they are incomplete.
+    pub(super) fn finish(self, limit: Option<Duration>) -> Vec<String> {
+        let log = self.log.and_then(|log| log.finish(limit));
+        let report = self.report.and_then(|(book, file)| book.finish(file));
+        log.into_iter().chain(report).collect()
     }
 }
 
@@ -132,6 +150,7 @@ impl Records {
         Records {
             json: None,
             log: None,
+            report: None,
             start: Arc::default(),
             began: SystemTime::now(),
             seen: Arc::default(),
@@ -139,7 +158,10 @@ impl Records {
     }
 
     /// The same for the copy to another destination.
-    pub(super) fn of_another(&self) -> Records {
+    pub(super) fn of_another(&self, of: &LineOf) -> Records {
+        if let Some(report) = &self.report {
+            report.add_dest(of);
+        }
         Records {
             seen: Arc::default(),
             ..self.clone()
@@ -147,6 +169,11 @@ impl Records {
     }
 
     fn is_on(&self) -> bool {
+        self.has_lines() || self.report.is_some()
+    }
+
+    /// Events become lines.
+    fn has_lines(&self) -> bool {
         self.json.is_some() || self.log.is_some()
     }
 
@@ -176,6 +203,9 @@ impl Records {
     }
 
     pub(super) fn event(&self, of: &LineOf, event: CopyEvent) {
+        if let Some(report) = &self.report {
+            report.event(of, &event);
+        }
         match event {
             CopyEvent::LoggedIn(login) => {
                 self.add(of, &Body::Login(&login));
@@ -191,7 +221,7 @@ impl Records {
                 self.add(of, &Body::Route { route: &route });
             }
             CopyEvent::Retry(retry) => self.add(of, &Body::Retry(Again::of(&retry))),
-            CopyEvent::Files(files) if self.is_on() => {
+            CopyEvent::Files(files) if self.has_lines() => {
                 for file in &files {
                     self.add(of, &Body::File(File::of(file)));
                 }
@@ -201,7 +231,10 @@ impl Records {
     }
 
     pub(super) fn failure(&self, of: &LineOf, error: &Error, hosts: &EndHosts, fatal: bool) {
-        if self.is_on() {
+        if let Some(report) = self.report.as_ref().filter(|_| !fatal) {
+            report.failure(of, error, hosts);
+        }
+        if self.has_lines() {
             self.add(of, &Body::Error(ErrorEvent::of(error, hosts, fatal)));
         }
     }
@@ -211,6 +244,9 @@ impl Records {
     }
 
     pub(super) fn notice(&self, of: &LineOf, message: &str) {
+        if let Some(report) = &self.report {
+            report.notice(of, message);
+        }
         self.add(of, &Body::Notice { message });
     }
 
@@ -223,7 +259,7 @@ impl Records {
 
     /// An entry was deleted. `is_told`: a line about changes on stdout says so.
     pub(super) fn deleted(&self, of: &LineOf, path: &[u8], is_told: bool) {
-        if self.start.dry_run || !self.is_on() {
+        if self.start.dry_run || !self.has_lines() {
             return;
         }
         let path = printable(path);
@@ -239,6 +275,9 @@ impl Records {
     pub(super) fn end(&self, of: &LineOf, outcome: &Outcome, hosts: &EndHosts) {
         if !self.is_on() {
             return;
+        }
+        if let Some(report) = &self.report {
+            report.end(of, outcome, hosts);
         }
         if let Some(fatal) = &outcome.fatal {
             self.failure(of, fatal, hosts, true);

@@ -28,7 +28,7 @@ impl Screen {
         teller.hosts = hosts;
         teller.of = line_of(name, dest);
         teller.shown = Arc::default();
-        teller.records = teller.records.of_another();
+        teller.records = teller.records.of_another(&teller.of);
         let records = teller.records.clone();
         self.several.lock().push((name.to_owned(), records));
         Arc::new(teller)

@@ -55,6 +55,10 @@ const PLACES: &[Place] = &[
         modules: &["ui"],
     },
     Place {
+        word: "plotters",
+        modules: &["ui"],
+    },
+    Place {
         word: "tokio",
         modules: SOCKETS,
     },

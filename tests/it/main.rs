@@ -18,6 +18,7 @@ mod cli {
     mod password;
     mod probe;
     mod progress;
+    mod report;
     mod signals;
     mod terminal;
 }

@@ -1,4 +1,5 @@
-//! The receiver's record of files in place, for a client that wants it (`--json`, `--log-file`).
+//! The receiver's record of files in place, for a client that wants it (`--json`, `--log-file`,
+//! `--report`).
 //! Files are collected into messages for the user's end.
 
 use std::mem::take;

@@ -10,6 +10,7 @@ use fastcp::guide;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::report::{assert_shows, page};
 use crate::support::procs::until;
 use crate::support::slow;
 use crate::support::*;
@@ -283,7 +284,10 @@ fn every_failure_is_an_event_and_a_line_of_the_log(case: &Case) {
 fn several_destinations_have_their_own_events_and_end(case: &Case) {
     case.src.file("tree/a", "a");
     let other = format!("other:{}", case.dst.path("b").display());
-    let run = case.copying(&["-r", "--json", "--also", &other], "tree/", "a");
+    let report = case.scratch.path("report.html");
+    let name = report.to_str().expect("text");
+    let flags = ["-r", "--json", "--report", name, "--also", &other];
+    let run = case.copying(&flags, "tree/", "a");
     let events = assert_as_documented(run.run().succeeds());
     assert_eq!(
         of(&events, "start")[0]["dests"]
@@ -301,10 +305,18 @@ fn several_destinations_have_their_own_events_and_end(case: &Case) {
         dests.sort_by_key(|dest| *dest == other.as_str());
         assert_eq!(dests, [dest.to_str().expect("text"), &other], "{name}");
     }
+    let page = page(&report);
+    let headings = page.split("<h2>").skip(1);
+    let headings: Vec<_> = headings.map(|it| it.split('<').next()).collect();
+    let dest = dest.to_str().expect("text");
+    let expected = ["Destinations", dest, &other, "About this page"];
+    assert_eq!(headings, expected.map(Some), "as typed");
 }
 
 fn a_lost_connection_is_an_event(case: &Case) {
-    let running = slow::started(case, 20 * MIB, &["--json"]);
+    let report = case.scratch.path("report.html");
+    let name = report.to_str().expect("text");
+    let running = slow::started(case, 20 * MIB, &["--json", "--report", name]);
     for server in case.servers() {
         server.kill();
     }
@@ -319,6 +331,9 @@ fn a_lost_connection_is_an_event(case: &Case) {
         of(&events, "file").last().expect("a file")["result"],
         "resumed"
     );
+    let page = page(&report);
+    assert_shows(&page, "1 login was repeated, ");
+    assert_shows(&page, "<td>resumed</td>");
 }
 
 fn a_signal_still_gives_the_end(case: &Case) {

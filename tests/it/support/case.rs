@@ -408,6 +408,11 @@ pub(crate) fn skip(what: &str) {
     if std::env::var_os("FASTCP_TEST_STRICT").is_some_and(|value| value == "1") {
         panic!("needs {what}");
     }
+    lacks(what);
+}
+
+/// The same for a program that no run of the tests needs.
+pub(crate) fn lacks(what: &str) {
     // Directly to stderr: the harness would hide the output of a test that passes.
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     writeln!(std::io::stderr(), "skipped: needs {what}: {name}").ok();

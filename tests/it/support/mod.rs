@@ -31,7 +31,7 @@ pub(crate) mod storm;
 pub(crate) mod tree;
 pub(crate) mod wire;
 
-pub(crate) use case::{Case, Way, skip};
+pub(crate) use case::{Case, Way, lacks, skip};
 pub(crate) use host::Login;
 pub(crate) use run::Run;
 pub(crate) use tree::{Also, Dir, Tree, assert_same, digits, noise, prose};
