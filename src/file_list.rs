@@ -446,7 +446,11 @@ impl ListBuilder {
     fn pass(&mut self, bytes: usize) -> std::result::Result<(), String> {
         self.read = self.read.saturating_add(bytes);
         match self.read > self.read_max {
-            true => Err("more than 512 MiB in one list, with comments and empty names".to_owned()),
+            true => Err(
+                "the list has more than 512 MiB, comments and empty names included: divide it, and \
+                 copy in several runs"
+                    .to_owned(),
+            ),
             false => Ok(()),
         }
     }
@@ -462,7 +466,7 @@ impl ListBuilder {
         let number = known.unwrap_or(bases.len());
         if number >= BASES_MAX {
             return Err(format!(
-                "more than {BASES_MAX} different directories before /./"
+                "more than {BASES_MAX} different directories before /./: copy in several runs"
             ));
         }
         if known.is_none() {
@@ -488,10 +492,16 @@ impl ListBuilder {
             return Err(too_long());
         }
         if list.names.len() >= LIST_NAMES_MAX {
-            return Err(format!("more than {LIST_NAMES_MAX} names in one list"));
+            return Err(format!(
+                "more than {LIST_NAMES_MAX} names in one list: divide the list, and copy in \
+                 several runs"
+            ));
         }
         if list.text.len() + path.len() > LIST_BYTES_MAX {
-            return Err("more than 256 MiB in one list".to_owned());
+            return Err(
+                "more than 256 MiB in one list: divide the list, and copy in several runs"
+                    .to_owned(),
+            );
         }
         list.names.push(ListedName {
             start: list.text.len() as u32,

@@ -187,7 +187,7 @@
 //!                       <---------------------- Credit: bytes of data that control may carry
 //! Roots                 ----------------------> operands and totals
 //! Entries               ----------------------> directories, links, big files, in order
-//!                       <---------------------- Landed: where the roots land, and if it resumes
+//!                       <---------------------- Landed: where roots land, and if the copy resumes
 //! Ask                   ----------------------> only if it resumes: which small files exist?
 //!                       <---------------------- Want: all, nothing or some ranges of each file
 //! frames                ======================> on the data connections

@@ -226,7 +226,8 @@ fn finish_digests(client: &ClientContext) -> Result<u64> {
     for name in &names {
         let name = printable(name);
         client.reporter.notice(&format!(
-            "fastcp: --digests: left out of the list: {name} (not UTF-8)"
+            "fastcp: --digests: left out of the list: {name} (not UTF-8, or with the character \
+             U+FFFD)"
         ));
     }
     Ok(names.len() as u64 + more)

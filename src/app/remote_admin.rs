@@ -117,8 +117,8 @@ impl RemoteAdmin {
         // A forced command of the key (as with --confine) runs instead of the requested one.
         if said.windows(MAGIC.len()).any(|window| window == MAGIC) {
             let message = format!(
-                "{name}: this key's forced command only starts copies, so programs cannot be \
-                 listed or removed with it"
+                "{name}: this key's forced command only starts copies, so it cannot list or remove \
+                 programs: log in with another key (-i FILE)"
             );
             return Err(Error::new(Kind::FarEnd, Side::Here, message));
         }

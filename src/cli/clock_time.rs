@@ -2,7 +2,8 @@
 //! time. Most of rsync's forms of `--stop-at` are among them.
 //!
 //! Twice a year the clock of many zones shows an hour twice, or leaves one out. A time that comes
-//! twice is the next of the two; one that is left out is the moment at which the clock is set.
+//! twice means the next of its two moments. A time that is left out means the moment at which the
+//! clock is set forward.
 
 use std::time::Duration;
 

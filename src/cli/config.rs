@@ -471,7 +471,7 @@ impl Config {
         };
         for setting in self.settings.iter().filter(is_told) {
             let (word, origin) = (shown(&setting.word), &setting.origin);
-            exit::say(&format!("fastcp: {word} applies: {origin}\n"));
+            exit::say(&format!("fastcp: {word} applies, from {origin}\n"));
         }
     }
 
@@ -668,7 +668,7 @@ fn matches(patterns: &str, hosts: &[String]) -> std::result::Result<bool, String
         };
         let glob = Glob::new(pattern).map_err(|_| {
             format!(
-                "[host.\"{}\"] is no pattern",
+                "[host.\"{}\"] is not a valid pattern: a [ or {{ may be left open",
                 printable(patterns.as_bytes())
             )
         })?;
@@ -922,7 +922,11 @@ mod tests {
                 "FILE: there is no section [hosts]",
             ),
             ("[host]\nstreams = 2\n", "", "[host.\"PATTERN\"]"),
-            ("[host.\"a[\"]\nstreams = 2\n", "", "is no pattern"),
+            (
+                "[host.\"a[\"]\nstreams = 2\n",
+                "",
+                "is not a valid pattern: a [ or { may",
+            ),
             ("[default]\nstreams = \n", "", "FILE: line 2: "),
             (
                 "[default]\nstreems = 2\n",

@@ -1,11 +1,11 @@
 //! Owner, group, extended attributes and access control lists that an entry gets from its source.
 //!
-//! What the system does not allow, as a user other than root or on a file system without attributes,
-//! is counted and no error.
+//! Metadata that the system does not allow (for a user other than root, or on a file system without
+//! attributes) is counted. It is not an error.
 //!
-//! Order matters: a change of owner clears set-id bits and file capabilities, so it comes first. The
-//! removal of an access control list leaves a mode behind that the list made, and a new list changes
-//! the mode, so the mode is set in between.
+//! Order matters: a change of owner clears set-id bits and file capabilities, so it comes first.
+//! Old access control lists are removed before the mode is set, since their removal leaves a mode
+//! that the list made. New lists are set after the mode.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;

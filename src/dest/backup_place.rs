@@ -151,4 +151,4 @@ const APPEARED: &str = "was made during this copy, by the copy itself or by anot
 const IS_ABOVE: &str = "contains the directory that the copy goes into, so backups could replace its \
                         files: choose another --backup-dir";
 
-const IS_DESTINATION: &str = "is the destination itself, not a directory for backups";
+const IS_DESTINATION: &str = "is the destination itself: choose another --backup-dir";

@@ -250,8 +250,8 @@ pub(super) fn refuse_among_devices(source: &Source, target: &Resolved) -> Result
     // If the path is unknown, the copy continues.
     let path = path.unwrap_or_default();
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
-        let message =
-            "is not a device; a new file in /dev would be stored in memory (check the name)";
+        let message = "does not exist; a new file in /dev would be stored in memory: check the \
+                       name of the device";
         return Err(Error::new(Kind::Usage, Side::Dest, message).at(target.path(source)));
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Permissions that this process lends to directories of its user for as long as it works in them.
 //!
-//! Several parts of a process may work in one directory at a time: two sources may have it, and what
-//! only the destination has may be deleted in it. It gets its mode when the last of them is done, so
-//! all of them are counted in one place.
+//! Several parts of a process may work in one directory at a time: two sources may land in it, and
+//! its extra entries may be deleted. The directory gets its mode when the last part is done, so the
+//! parts are counted in one place.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

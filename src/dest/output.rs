@@ -143,7 +143,8 @@ impl PipeOutput {
             match rustix::io::write(&self.fd, &bytes[..bytes.len().min(self.step)]) {
                 // As some drivers do.
                 Ok(0) => {
-                    let cause = io::Error::new(io::ErrorKind::WriteZero, "it takes no byte");
+                    let why = "the device or pipe accepts no data";
+                    let cause = io::Error::new(io::ErrorKind::WriteZero, why);
                     return Err(cannot_write(&self.path, cause));
                 }
                 Ok(len) => {

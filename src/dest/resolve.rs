@@ -124,7 +124,8 @@ fn resolve_each(
         false => spec.scp.is_some(),
     };
     if is_missing && is_made && place.is_dangling() {
-        let message = "is a symbolic link that leads to nothing, so no directory can be made there";
+        let message = "is a symbolic link to a missing directory: create that directory, or remove \
+                       the link first";
         return Err(Error::new(Kind::Write, Side::Dest, message).at(&place.path));
     }
     let mut resolved = Vec::with_capacity(sources.len());

@@ -135,9 +135,14 @@ pub(super) fn refuse_link(slot: &EntrySlot, old: &Stat, rules: &Rules) -> Result
     if !rules.inplace || file_type(old) != FileType::Symlink {
         return Ok(());
     }
+    // `--scp` is another command, so a copy without it is no advice.
+    let advice = match rules.is_scp() {
+        true => "",
+        false => ", or copy without --inplace",
+    };
     let option = rules.option_in_place();
     Err(slot.refused(format!(
-        "is a symbolic link; {option} writes into files only"
+        "is a symbolic link, and {option} writes into files only: remove the link first{advice}"
     )))
 }
 

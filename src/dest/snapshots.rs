@@ -16,8 +16,9 @@
 //! Promises:
 //! - A directory counts as a snapshot only with its mark in `.fastcp-snapshots`, which no copy by a
 //!   confined key can write.
-//! - A snapshot gets its name, `latest` and then its mark when all of it is on the disk, each in one
-//!   step. If a run stops between these steps, the next one does the rest.
+//! - When all of a snapshot is on the disk, it gets its name; then `latest` leads to it; then it
+//!   gets its mark. Each of these is one step. If a run stops between these steps, the next one
+//!   does the rest.
 //! - One run works here at a time.
 
 use std::collections::{BTreeSet, HashSet};
@@ -151,7 +152,8 @@ impl SnapshotStore {
         if run.needs_empty && !has_state && !is_empty(&container)? {
             return Err(refused(
                 &container,
-                "has other files, and this key may begin snapshots only in an empty directory",
+                "is not empty, and this key may begin snapshots only in an empty directory: choose \
+                 a new directory as DEST",
             ));
         }
         let (state, made_state) = state_directory(&container)?;
@@ -481,7 +483,8 @@ pub fn remove_others(
         // A damaged disk, or a remote one, may list what it does not have.
         if others == before {
             let path = dir.path().join(first);
-            let message = "cannot be removed: its directory lists it, but it does not exist";
+            let message = "cannot be removed: its directory lists this name, but no such entry \
+                           exists; check the disk or the remote file system";
             return Err(Error::new(Kind::Write, Side::Dest, message).at(path));
         }
         for name in &others {

@@ -29,8 +29,8 @@ pub enum FoundJournal {
 pub struct LeftJournal {
     /// Its unfinished partial files.
     pub unfinished: Vec<Inode>,
-    /// Without it, the next run of the copy may take a damaged file for a whole one, or another place
-    /// for the destination.
+    /// Without the journal, the next run of the copy may take a damaged file for a complete one, or
+    /// may land in another place.
     pub is_needed: bool,
     place: JournalPlace,
     file: File,

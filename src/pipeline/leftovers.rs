@@ -62,12 +62,16 @@ impl Cleaning<'_> {
         let mut search = LeftoverSearch::new(&self.directory.dir);
         while let Some(step) = search.next(&|_| (self.is_ending)()) {
             if step.is_ok() && journals.len() + partials.len() == self.found_max {
-                let cause = io::Error::other(format!(
-                    "there are more than {} files with such names: clean its directories one by \
-                     one",
+                let what = format!(
+                    "stopped looking after {} files with the names of leftovers",
                     count(self.found_max as u64)
-                ));
-                self.failed(Vec::new(), "stopped looking", cause);
+                );
+                // Nothing changes if nothing was removed.
+                let cause = io::Error::other(
+                    "if some were removed, run the same command again; otherwise clean the \
+                     subdirectories one by one",
+                );
+                self.failed(Vec::new(), &what, cause);
                 break;
             }
             match step {
@@ -506,7 +510,7 @@ mod tests {
         assert!(
             error
                 .message
-                .contains("stopped looking: there are more than 2 files"),
+                .contains("stopped looking after 2 files with the names of leftovers: if some"),
             "{error}"
         );
     }

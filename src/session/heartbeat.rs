@@ -25,7 +25,7 @@
 //! | credit for data on control | none: it depends on control alone | |
 //! | a command, or the other end of a pipe | none: it ends with the copy | |
 //! | acknowledgements | none: control and the data connections have their own limits | |
-//! | threads of an end that stops | 0.9 s, 5 s before that at a receiver after success, 0.2 s for the clean-up (`endpoint`) | left behind |
+//! | threads of an end that stops | 0.9 s; a receiver after success 5 s, then 0.9 s; at least 0.2 s for the clean-up (`endpoint`) | left behind |
 //! | the server, for control to close | 5 s; 20 ms if it has received all; 1 s if the client is lost (`server`) | it exits |
 //! | the client, for the server to exit | 10 s; failure 0.5 s, command 3 s (`login`) | killed |
 //! | the client, for the last lines of ssh | 0.5 s, open question 1.2 s, command 3 s (`login`) | they are lost |

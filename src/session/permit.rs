@@ -85,7 +85,9 @@ impl Permit {
                 return refused("this key may only write (--write-only), and --clean lists files");
             }
             (Role::Cleaner { .. }, _) if self.no_overwrite => {
-                return refused("this key does not allow --clean (--no-overwrite)");
+                return refused(
+                    "this key does not allow --clean: its forced command has --no-overwrite",
+                );
             }
             (Role::Cleaner { .. }, PermittedAccess::Full)
                 if self.confine.is_some() && !self.deletes =>
@@ -119,7 +121,10 @@ impl Permit {
             return refused(RESERVED);
         }
         if open.options.inplace && (self.no_overwrite || self.access == PermittedAccess::Write) {
-            return refused("this key does not allow --inplace (--write-only or --no-overwrite)");
+            return refused(
+                "this key does not allow --inplace: its forced command has --write-only or \
+                 --no-overwrite",
+            );
         }
         let update = &open.options.update;
         let looks = update.leaves_out();
@@ -139,8 +144,8 @@ impl Permit {
         let keeps = self.no_overwrite || self.access == PermittedAccess::Write;
         if open.options.earlier.is_some() && keeps {
             return refused(
-                "this key does not allow --link-dest and --copy-dest (--write-only or \
-                 --no-overwrite)",
+                "this key does not allow --link-dest and --copy-dest: its forced command has \
+                 --write-only or --no-overwrite",
             );
         }
         let is_limited =

@@ -1,9 +1,9 @@
 //! A count of the sources that may go on while the copy begins.
 //!
 //! A first copy waits for the totals, since all of it must fit. A second copy does not: its own walk
-//! meets the same entries, so while that walk goes on the count is held, and the first of the two to
-//! reach its end gives the totals. The count goes on while the walk waits for data to be sent, so
-//! that the remaining time of a long copy is soon known.
+//! meets the same entries. The count pauses while that walk runs, and continues while it waits for
+//! data to be sent, so that the remaining time of a long copy is soon known. The first of the two
+//! to finish gives the totals.
 
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 //! A connection that carried data is dialled again after [`Backoff`]'s first wait. Otherwise
 //! the waits grow. Dialling stops only if a login would be refused again, after too many failed
 //! logins in a row, or when the attempt numbers run out. `heartbeat`, which sees all routes,
-//! decides whether the copy can continue without connections. If none of this route ever came up,
-//! [`Dialler::run`] returns the reason.
+//! decides whether the copy can continue without connections. If no connection of this route
+//! ever came up, [`Dialler::run`] returns the reason.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -69,8 +69,8 @@ pub(super) struct Experiment {
     /// Standard error of the rate before, relative to it.
     pub unevenness: f64,
     pub began: Duration,
-    /// The count of frames that connections have taken once the last frame of the former method is
-    /// sent.
+    /// When connections have taken this many frames, they have taken the last frame of the former
+    /// method.
     pub drained: u64,
     pub drained_at: Option<Duration>,
 }

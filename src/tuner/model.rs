@@ -4,7 +4,7 @@
 use super::method::{DECODE_NS, Facts, RUNGS, TYPICAL, extrapolate};
 use super::window::{Rates, Workers};
 
-/// Measurements, in bytes a second; infinite if not measured.
+/// Measurements. Rates are in bytes a second, and infinite if not measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub link: f64,

@@ -5,7 +5,8 @@ use std::time::Duration;
 /// How much longer the round trip must be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum QueueDepth {
-    /// The link is full, if nothing is lost that more connections would compensate.
+    /// The link is full, unless packet loss slows the connections down, which more connections
+    /// would compensate.
     Slight,
     /// A slow link is full, or the path has become longer.
     Clear,

@@ -39,7 +39,8 @@ pub struct Start {
 pub struct Forced {
     pub streams: Option<u16>,
     pub compress: Option<Method>,
-    /// The user named a congestion control, which the caller sets, or none may be chosen.
+    /// The tuner may not choose a congestion control: the user named one, which the caller sets, or
+    /// the copy is polite.
     pub congestion: bool,
     /// Workers at the sender.
     pub threads: Option<u16>,
@@ -65,8 +66,8 @@ pub struct Decision {
     /// One chunk in [`SCOUT_EVERY`](super::SCOUT_EVERY) uses this method, to measure it.
     pub scout: Option<Method>,
     /// Until the link is known, chunks that would have to wait for a connection use this method,
-    /// which costs no time there. It is stronger on a far link: those are slow at first and often
-    /// remain so.
+    /// whose time is hidden in that wait. It is stronger on a far link: those are slow at first and
+    /// often remain so.
     pub spare: Option<Method>,
     /// Connections in use, 1 to [`STREAMS_MAX`]. Surplus ones are parked, not closed.
     pub streams: u16,
@@ -76,8 +77,8 @@ pub struct Decision {
     pub in_flight: u16,
     /// Frames that may wait for a connection. They were encoded by an earlier decision.
     pub queue: u16,
-    /// Packs to merge into a large one: more than 1 where the link is slow, and as many as it
-    /// carries soon once compressed.
+    /// Packs to merge into a large one. More than 1 on a slow link: as many as it carries in a
+    /// short time after compression, and as fit into a frame.
     pub packs: u16,
     pub congestion: Congestion,
     /// Index of `method` on the ladder; meaningless if the user chose the method.

@@ -1,5 +1,5 @@
-//! A limit on printed errors: ten of a kind, further ones with another message, and the number of
-//! the rest.
+//! The limit on printed errors. Of each kind, the first ten are printed, and later ones only if
+//! their message is new. The rest is counted.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -92,10 +92,7 @@ fn ending(probed: &Probed) -> Vec<String> {
     ];
     if let Some(first) = &probed.link.first {
         let from = flags(first.method, first.streams);
-        lines.push(row(
-            "starts",
-            &format!("with {from}, unless set by options"),
-        ));
+        lines.push(row("at first", &format!("{from}, unless set by options")));
     }
     if !probed.outcome.route.is_empty() {
         lines.push(row("route", &probed.outcome.route));

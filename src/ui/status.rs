@@ -63,7 +63,7 @@ pub(super) fn line(snapshot: &Snapshot, rates: &CopyRates, hosts: &EndHosts) -> 
         Phase::Copying | Phase::Flushing => {}
     }
     parts.extend(is_verifying(snapshot).then(|| verifying(snapshot)));
-    parts.extend(several(snapshot).map(|several| format!("figures of {several}")));
+    parts.extend(several(snapshot, usize::MAX).map(|several| format!("figures of {several}")));
     format!("fastcp: {}", parts.join(", "))
 }
 

@@ -148,8 +148,8 @@ fn snapshot(outcome: &Outcome) -> Vec<String> {
     }
     if made.is_clock_behind {
         lines.push(
-            "no old snapshot was removed, because one has a later date than this one: the clock is \
-             or was wrong"
+            "no old snapshot was removed: an old one is dated later than the new one, so the clock \
+             is or was wrong; correct the clock, or remove that snapshot by hand"
                 .to_owned(),
         );
     }
@@ -274,7 +274,7 @@ pub(super) fn not_kept(not_kept: &NotKept, hosts: &EndHosts) -> Vec<String> {
 /// A notice about names that `--digests` could not list.
 pub(super) fn unlisted(names: u64) -> String {
     format!(
-        "fastcp: --digests: left out of the list: {} (not UTF-8)",
+        "fastcp: --digests: left out of the list: {} (not UTF-8, or with the character U+FFFD)",
         plural(names, "name", "names")
     )
 }

@@ -76,9 +76,9 @@ pub(super) fn lines(
     if is_under_way && !is_check(snapshot) {
         lines.extend(details(snapshot, rates, width));
     }
-    if let Some(several) = several(snapshot) {
-        let above = format!("{INDENT}above: {several}");
-        lines.push(cut(&above, width).into());
+    let above = format!("{INDENT}figures above: ");
+    if let Some(several) = several(snapshot, width.saturating_sub(columns(&above))) {
+        lines.push(cut(&format!("{above}{several}"), width).into());
         if let Some(Copies::Together { dests, .. }) = &snapshot.copies {
             let rows = rows.saturating_sub(lines.len());
             lines.extend(destinations(dests, &rates.each, width, rows));
@@ -173,9 +173,9 @@ pub(super) fn average(rates: &CopyRates) -> Option<String> {
 }
 
 /// The copies that the figures are about, and how many are over: `web2, the slowest of 5
-/// destinations; 3 done, 1 failed`. None for a single copy, and while all wait for the time of the
-/// start.
-pub(super) fn several(snapshot: &Snapshot) -> Option<String> {
+/// destinations; 3 done, 1 failed`. A long name is cut where that makes the rest fit into `room`
+/// columns. None for a single copy, and while all wait for the time of the start.
+pub(super) fn several(snapshot: &Snapshot, room: usize) -> Option<String> {
     match snapshot.copies.as_ref()? {
         _ if snapshot.phase == Phase::Waiting && snapshot.began.is_none() => None,
         Copies::InTurn { over, all } => Some(format!("host {} of {all}", (over + 1).min(*all))),
@@ -188,10 +188,9 @@ pub(super) fn several(snapshot: &Snapshot) -> Option<String> {
             } else {
                 format!("; {over}")
             };
-            Some(format!(
-                "{name}, the slowest of {} destinations{over}",
-                dests.len()
-            ))
+            let rest = format!(", the slowest of {} destinations{over}", dests.len());
+            let name = cut(name, room.saturating_sub(columns(&rest)).max(NAME_MIN));
+            Some(format!("{name}{rest}"))
         }
     }
 }
@@ -739,7 +738,7 @@ mod tests {
         assert_eq!(all.len(), 2 + 64);
         assert_eq!(
             all[1],
-            "  above: web49, the slowest of 64 destinations; 41 done, 1 failed"
+            "  figures above: web49, the slowest of 64 destinations; 41 done, 1 failed"
         );
         assert_eq!(all[2], "  web1       32%   100 MB/s  0:21 left");
         assert_eq!(all[3], "  web2       29%             failed");
@@ -756,6 +755,15 @@ mod tests {
         let narrow = shown(24, 100);
         assert_eq!(narrow[2], "  web1       32%");
         assert_eq!(narrow[3], "  web2    failed");
+        let Some(Copies::Together { dests, .. }) = &mut snapshot.copies else {
+            panic!("several")
+        };
+        dests[48].name = "web49.example.org".into();
+        let long = lines(&snapshot, &rates, Glyphs::Utf8, sized(80, 24));
+        assert_eq!(
+            long[1].text,
+            "  figures above: web49.examp, the slowest of 64 destinations; 41 done, 1 failed"
+        );
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub enum PackClaim {
 
 #[derive(Default)]
 pub struct ArrivedChunks {
-    /// Chunks that were written: those of packs to recognize duplicates, those of files to leave no
-    /// gaps between the packs.
+    /// Numbers of written chunks. It has packs so that duplicates are recognized, and chunks of
+    /// files so that the set has no gaps.
     done: RangeSet,
     /// Packs that are being written.
     claimed: HashSet<u64>,

@@ -27,7 +27,7 @@ pub(super) struct ComparedPiece<'a> {
     /// The existing content, if it is looked for in other places too.
     pub moved: Option<&'a Basis>,
     pub shifts: &'a Shifts,
-    /// None if they did not come with the digest.
+    /// Empty if no anchors came with the digest.
     pub anchors: &'a [Anchor],
     pub place: ChunkPlace,
     pub digest: Digest,

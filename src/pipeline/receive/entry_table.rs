@@ -61,7 +61,7 @@ pub struct EntryTable {
     accounted: RangeSet,
     pub chunks: ArrivedChunks,
     last: Option<EntryId>,
-    /// Somebody was given the end of the copy.
+    /// `take_done` has returned true. It does so once, so that only one caller ends the copy.
     is_over: bool,
 }
 

@@ -204,7 +204,9 @@ impl DiskLinks {
         let start = self.written + self.unwritten.len() as u64;
         let len = record.len() as u64;
         if start + len > DISK_MAX {
-            return Err(io::Error::other("too many hard links"));
+            return Err(io::Error::other(
+                "too many hard links to remember; copy in several runs",
+            ));
         }
         self.unwritten.extend_from_slice(&record);
         if self.unwritten.len() >= WRITE {
@@ -228,7 +230,9 @@ impl DiskLinks {
             return Ok(*number);
         }
         if self.anchors.len() >= ANCHORS_MAX {
-            return Err(io::Error::other("hard links below too many directories"));
+            return Err(io::Error::other(
+                "too many directories have hard links; copy in several runs",
+            ));
         }
         let number = self.anchors.len() as u32;
         self.numbers.insert(anchor.identity(), number);

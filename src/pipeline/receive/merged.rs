@@ -1,5 +1,6 @@
-//! Directories of several sources that become one at the destination, as `D` and the `D` in `DIR/`.
-//! Their names are remembered, so that no file of one source silently replaces that of another.
+//! Directories of several sources that become one at the destination, for example a source `D` and
+//! the directory `D` in another source `DIR/`. Their names are remembered, so that no file of one
+//! source silently replaces that of another.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -18,9 +19,9 @@ pub(super) enum Merging {
     /// No other source can have entries in it.
     #[default]
     Alone,
-    /// Another source may have entries in it too.
+    /// The first directory at its place; another source may add entries to it.
     First,
-    /// Another source has brought it too.
+    /// A directory of another source came to this place before it.
     Second,
 }
 
@@ -29,7 +30,7 @@ pub(super) enum MergeClaim {
     Yours,
     /// Another source has it.
     Taken,
-    /// So many names are remembered that nobody knows.
+    /// Not all names were remembered, so it is unknown whether another source has this one.
     Unknown,
 }
 

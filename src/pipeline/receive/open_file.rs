@@ -68,7 +68,7 @@ pub enum FileTree {
 
 /// Where the content goes.
 pub enum FileOutput {
-    /// A file that gets its name, or its end, at the end of the copy.
+    /// A file that gets its final name when it is complete, or, written in place, its final length.
     Partial(Box<PartialFile>),
     /// Nowhere: the digest of the existing file is compared with the sender's.
     Compared {
@@ -93,7 +93,7 @@ pub struct PartialFile {
     pub basis: Option<Basis>,
     /// An earlier session has left a part of it.
     pub is_resumed: bool,
-    /// Where that content has moved.
+    /// Where the content of `basis` has moved.
     pub shifts: Shifts,
     /// Chunks with lower numbers belong to an earlier reading of the source and are dropped.
     pub first_chunk: u64,

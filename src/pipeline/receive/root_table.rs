@@ -26,7 +26,8 @@ pub struct RootTable {
     roots: Vec<TableRoot>,
     /// In order of the operands.
     targets: Vec<RootTarget>,
-    /// By the root whose contents go into the same directory.
+    /// The roots that get a name in a directory which the contents of another root fill; by that
+    /// other root.
     beside: HashMap<EntryId, RootNames>,
     /// Directories among these roots.
     merging: HashSet<EntryId>,

@@ -64,7 +64,7 @@ pub struct CacheTicket {
     is_put: bool,
 }
 
-/// A file that a host is sending. Dropping it says that the host takes no more of the file.
+/// A file that is being sent to a host. Dropping it says that the host takes no more of the file.
 pub struct Interest {
     share: CacheShare,
     key: CacheKey,
@@ -114,7 +114,7 @@ impl CacheShare {
         self.cache.change(|state| state.leave(self.host));
     }
 
-    /// Says that this host is sending a file, except the ranges in `had`.
+    /// Says that a file is being sent to this host, except the ranges in `had`.
     pub fn interest(&self, key: CacheKey, had: &RangeSet) -> Interest {
         self.cache.change(|state| state.begin(self.host, key, had));
         let share = self.clone();

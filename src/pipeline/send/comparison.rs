@@ -23,7 +23,7 @@ pub struct ComparedRanges {
     result: ComparisonResult,
     /// Pieces in a row of which the receiver had nothing.
     misses: AtomicU32,
-    /// Pieces in a row of which the receiver had no more because of their anchors.
+    /// Consecutive pieces whose anchors found nothing more at the receiver.
     anchor_misses: AtomicU32,
     /// The end of the last piece of which the receiver had some.
     hit_end: AtomicU64,

@@ -29,7 +29,7 @@ pub(super) struct OfferState {
     /// The short digests of the receiver's pages, if it has another version of the chunk: the answers
     /// to an offer without anchors and to one with them.
     pages: [OnceLock<Vec<u8>>; 2],
-    /// How many bytes a patch has that could be made without the anchors.
+    /// New bytes in the patch that would have been sent without the anchors.
     new_without: OnceLock<u32>,
     /// How many of its bytes the patch has.
     new: AtomicU32,

@@ -23,7 +23,8 @@ use crate::source::operand::NamedSource;
 /// With fewer, it does not read a directory that may be large.
 const HOLDS_FROM: usize = 256;
 
-const SAME_NAME: &str = "would get the same name as another listed entry, which is copied";
+const SAME_NAME: &str = "would get the same name as another listed entry: only that one is copied; \
+                         copy this one in another run, to another place";
 
 const LEADS_OUT: &str = "is behind a symbolic link that belongs to another user and leads out of \
                          SOURCE (or, for BASE/./NAME, out of BASE), so it is not followed: name the \

@@ -8,7 +8,7 @@
 //! Order of steps: first everything that the user named, in order, or as much of it as the receiver
 //! has room for; then the tree of each named directory, which ends with its `EndDirectory`; last
 //! the further names of files with several names (hard links). When [`names::FURTHER_NAMES_MAX`] of
-//! these are waiting, they come at once.
+//! these are waiting, they come before the trees end.
 
 mod choice;
 mod level;
@@ -585,7 +585,8 @@ impl Walk {
             self.fail(
                 Kind::Entry,
                 &spot,
-                "is nested too deeply, so it is not copied",
+                "is nested too deeply, so it is not copied: copy this directory in a run of its \
+                 own",
             );
             return;
         }

@@ -59,10 +59,10 @@ fn what_weakens_a_copy_is_told_on_each_run(case: &Case) {
     for flags in [&["-q"][..], &[]] {
         let done = case.copy(flags, "a", "a");
         done.succeeds()
-            .says("fastcp: --no-encrypt applies: ")
+            .says("fastcp: --no-encrypt applies, from ")
             .says("/.config/fastcp/config [default]");
         match flags {
-            [] => done.says("fastcp: --force applies: "),
+            [] => done.says("fastcp: --force applies, from "),
             _ => done.never_says("--force"),
         };
     }
@@ -181,7 +181,7 @@ fn what_deletes_is_told_even_if_the_file_wants_it_quiet(case: &Case) {
     case.src.dir("d").file("a", "one");
     case.copy(&["-r"], "d/", "d")
         .succeeds()
-        .says("--delete applies: ");
+        .says("--delete applies, from ");
     case.copy(&["-rq"], "d/", "d")
         .succeeds()
         .never_says("applies");

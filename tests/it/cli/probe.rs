@@ -83,7 +83,7 @@ fn a_host_and_a_place_there_are_measured(case: &Case) {
         "8",
         "16",
         "expected",
-        "starts",
+        "at first",
         "route",
     ] {
         let row = rows.iter().find(|(found, _)| found == name);

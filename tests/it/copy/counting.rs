@@ -1,5 +1,5 @@
-//! Copies that begin while their sources are counted. One call of the count is held or late, and that
-//! of the copy's own walk for the same file is not.
+//! Copies that begin while their sources are counted. Each test holds or delays one system call of
+//! the count, but not the same call of the copy's own walk.
 
 use std::time::Duration;
 

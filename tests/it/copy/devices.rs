@@ -271,7 +271,7 @@ fn a_device_is_an_operand_and_nothing_else(case: &Case) {
     std::fs::remove_file(in_tree).expect("remove");
     let mistyped = "/dev/fastcp-test-no-such-device";
     let done = copy(case, &[], tree.path("file"), mistyped).run();
-    done.exits(2).says("is not a device");
+    done.exits(2).says("check the name of the device");
     // A device cannot take a tree or several files, and a file of its name does not replace it.
     let at = node(case.dst.path("file"));
     case.copy(&["-r"], "tree", "file")

@@ -1,5 +1,5 @@
 //! `--live`: a source that changes while it is read is copied up to its length at the time it was
-//! opened, or up to its end if it is shorter by then.
+//! opened, or up to its end, if the file was cut shorter while it was read.
 
 use std::fs::File;
 use std::io::Write;

@@ -117,7 +117,7 @@ fn snapshots_share_unchanged_files_and_keep_thins_them(case: &Case) {
     let flags = ["-a", "--snapshot", "--keep", "1y", "--summary"];
     let done = case.copy(&flags, "tree/", "bk");
     let told = format!("{}{}", done.succeeds().stdout_text(), done.stderr);
-    assert!(told.contains("one has a later date"), "{told}");
+    assert!(told.contains("an old one is dated later"), "{told}");
     assert_eq!(snapshots(&there).len(), 5);
     fs::remove_dir_all(there.path("2999-01-01T000000Z")).expect("remove it");
     // What a killed run was removing goes too.

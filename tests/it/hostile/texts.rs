@@ -1,4 +1,5 @@
-//! A peer's texts for the user: bounded, readable, and never the exit code of a success.
+//! A peer's texts and errors for the user: texts are bounded and readable, and no reported error
+//! ends with exit code 0.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Peers that lie about unchanged files: answers that nobody asked for, sums of directories that are
-//! not compared, and metadata that is none.
+//! not compared, and malformed metadata, or metadata that was not requested.
 
 use fastcp::manifest::{ATTRIBUTES, ATTRIBUTES_MAX, EntryKind, Extension, SpecialFile};
 use fastcp::wire::message::{

@@ -210,7 +210,7 @@ fn an_output_that_takes_nothing_fails(case: &Case) {
     let done = run.inject(&inject).run();
     inject.assert_struck(1);
     done.exits(8)
-        .says("/dev/zero: cannot write: it takes no byte");
+        .says("/dev/zero: cannot write: the device or pipe accepts no data");
     // Standard output.
     let inject = once("pipe:*");
     let run = case.copying(&["--json"], "a", "a");

@@ -1,5 +1,5 @@
-//! Disks with faults: real file systems in files, mounted for a test. They need root; a quota
-//! needs btrfs, which needs no further kernel support for it.
+//! Disks with faults: real file systems in files, mounted for a test. They need root. Tests of
+//! quotas use btrfs, whose quotas need no further kernel support.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -94,8 +94,9 @@ impl MirrorWork {
             }
         } else if self.pass.count.was_limited {
             // The source has lost entries since they were counted.
-            let message = "not all extra entries are deleted: further entries disappeared from the source \
-                           during the copy, and to delete them would exceed --max-delete";
+            let message = "not all extra entries are deleted: further entries disappeared from the \
+                           source during the copy, and to delete them would exceed --max-delete; \
+                           copy again";
             let error = Error::new(Kind::Refused, Side::Dest, message);
             report.context.report_fault(&error, 0, 0);
         }

@@ -93,8 +93,8 @@ pub struct Chores {
 
 /// What a request for ranges of a resumed file leads to.
 pub(super) enum Requested {
-    /// The file will be opened again, or is asked for once more. So many bytes of it count as
-    /// resumed from now on.
+    /// The file will be opened again, perhaps because of an earlier request. With the number of its
+    /// bytes that count as resumed from now on.
     Reopens(u64),
     /// A small file, which is sent in a pack.
     Packs(u64),

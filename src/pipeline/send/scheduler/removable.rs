@@ -34,7 +34,8 @@ struct WaitingFile {
 pub(super) struct RemovableFiles {
     waiting: BTreeMap<EntryId, WaitingFile>,
     ready: VecDeque<CopiedFile>,
-    /// Those with several names: the walk finds further names by the number of names.
+    /// Files with several names. They wait for the end of the walk, which needs their link counts
+    /// unchanged.
     linked: VecDeque<CopiedFile>,
     linked_bytes: usize,
     /// Files for which there was no room there.
