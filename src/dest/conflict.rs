@@ -9,7 +9,7 @@ use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, Stat, accessat, fstat,
 use rustix::io::Errno;
 
 use super::hints::{inplace_instead, is_append_only};
-use super::placement::{Resolved, ScpPlaces};
+use super::placement::Resolved;
 use crate::dest::root::{Landing, RootTarget, Source};
 use crate::dir::Dir;
 use crate::error::{Error, Kind, Result, Side};
@@ -43,17 +43,8 @@ pub(super) fn refuse_twice(sources: &[Source], resolved: &[Resolved]) -> Result<
 }
 
 /// Refuses a file onto itself, and a directory onto or into itself.
-pub(super) fn refuse_itself(
-    source: &Source,
-    target: &Resolved,
-    may_lie_in_it: bool,
-    scp: Option<ScpPlaces>,
-) -> Result<()> {
+pub(super) fn refuse_itself(source: &Source, target: &Resolved, may_lie_in_it: bool) -> Result<()> {
     let root = source.root;
-    // Over ssh, scp copies a file onto itself.
-    if !root.is_directory && scp.is_some_and(|places| places != ScpPlaces::Here) {
-        return Ok(());
-    }
     let shown = source.shown();
     let refused = |message: String| {
         Err(Error::new(Kind::Refused, Side::Dest, message).at(target.path(source)))

@@ -25,8 +25,6 @@ pub enum ScpPlaces {
     Download,
     /// Between two hosts, scp makes none.
     Between,
-    /// On one host scp runs cp.
-    Here,
 }
 
 /// The destination as the rules see it.

@@ -150,7 +150,7 @@ fn resolve_each(
     refuse_twice(sources, &resolved)?;
     for (source, target) in sources.iter().zip(&resolved) {
         if same_machine {
-            refuse_itself(source, target, spec.relative, spec.scp)?;
+            refuse_itself(source, target, spec.relative)?;
         }
         let is_written = spec.inplace || target.landing.device().is_some();
         if !(spec.check || is_written && target.existing.is_some()) {
@@ -188,7 +188,7 @@ pub fn resolve_in(
     refuse_twice(sources, &resolved)?;
     for (source, target) in sources.iter().zip(&resolved) {
         if same_machine {
-            refuse_itself(source, target, spec.relative, spec.scp)?;
+            refuse_itself(source, target, spec.relative)?;
         }
     }
     finish(spec, sources, resolved)

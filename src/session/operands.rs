@@ -628,10 +628,7 @@ fn spec(request: &Request) -> Spec {
         check: request.options.check,
         relative: request.options.relative.is_some(),
         is_beside: request.options.is_beside,
-        scp: request.options.scp.then_some(match request.reads_there() {
-            true => ScpPlaces::Download,
-            false => ScpPlaces::Here,
-        }),
+        scp: request.options.scp.then_some(ScpPlaces::Download),
         confine: None,
     }
 }

@@ -30,7 +30,7 @@ use crate::error::{Error, Kind, Result, Side};
 use crate::journal::Journal;
 use crate::journal::record::Hash;
 use crate::locks::{OrderedGuard, OrderedMutex, place};
-use crate::manifest::{Entry, EntryId, EntryKind, NO_PARENT};
+use crate::manifest::{Entry, EntryId, EntryKind};
 use crate::pipeline::context::Context;
 use crate::pipeline::digest_list::ListedPath;
 use crate::report::event::FileResult;
@@ -373,11 +373,10 @@ impl Entries {
     }
 
     /// Refuses to write a file into itself (`--inplace`): both may be names of one file, also where
-    /// the directories differ. What the user named is copied onto itself as scp does it: over ssh.
+    /// the directories differ.
     fn check_itself(&self, entry: &Entry, slot: &EntrySlot) -> Result<()> {
         let is_possible = self.rules.inplace && self.mirror.same_machine.load(Relaxed);
-        let is_allowed = self.rules.is_scp() && entry.parent == NO_PARENT;
-        if !is_possible || is_allowed || entry.kind != EntryKind::File {
+        if !is_possible || entry.kind != EntryKind::File {
             return Ok(());
         }
         let existing = dest::existing(slot)?;
