@@ -2,16 +2,20 @@
 //! complete report, an older one or none.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat, fstat};
+use rustix::stdio::{stderr, stdin, stdout};
 
 use crate::dest::process_umask;
 use crate::dir::is_trusted;
 use crate::error::{Error, Kind, Result, Side};
 use crate::manifest::file_type;
+
+/// How a page begins.
+const PAGE_START: &[u8; 15] = b"<!DOCTYPE html>";
 
 /// Bytes that are written at once.
 const BUFFER: usize = 64 << 10;
@@ -51,6 +55,10 @@ impl ReportFile {
             // The renaming would replace a device or FIFO.
             return Err(refused(io::Error::other("it is not a regular file")));
         }
+        if is_other_content(&target).map_err(refused)? {
+            let message = "it has other content than a page; remove it first, or name another file";
+            return Err(refused(io::Error::other(message)));
+        }
         let directory = target.parent().unwrap_or(Path::new("/")).to_owned();
         TemporaryReport::create(&directory).map_err(refused)?;
         Ok(ReportFile {
@@ -78,6 +86,25 @@ impl ReportFile {
         temporary.file.set_permissions(permissions)?;
         fs::rename(&temporary.path, &self.path)
     }
+}
+
+/// True if the file is no page: perhaps the user has left out FILE, and it is the first source. Also
+/// true if it is this process's stdin, stdout or stderr, to which others write as well.
+fn is_other_content(target: &Path) -> io::Result<bool> {
+    let mut file = match File::open(target) {
+        Ok(file) => file,
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(cause) => return Err(cause),
+    };
+    let meta = file.metadata()?;
+    let is_same = |stat: Stat| (stat.st_dev, stat.st_ino) == (meta.dev(), meta.ino());
+    let standard = [fstat(stdin()), fstat(stdout()), fstat(stderr())];
+    if standard.into_iter().flatten().any(is_same) {
+        return Ok(true);
+    }
+    let mut start = [0; PAGE_START.len()];
+    let is_page = file.read_exact(&mut start).is_ok() && start == *PAGE_START;
+    Ok(meta.len() > 0 && !is_page)
 }
 
 /// A report under a temporary name, which is removed unless the report was renamed.

@@ -126,7 +126,7 @@ fn a_copy_is_one_page(case: &Case) {
     tree.file("big", noise(1, 4 * MIB));
     let odd = OsStr::from_bytes(b"<b>&\"'\x1b\n\xff");
     tree.file(odd, "small");
-    let report = case.scratch.file("report.html", "an older one");
+    let report = case.scratch.file("report.html", "<!DOCTYPE html>old");
     let name = report.to_str().expect("text");
     // Long enough that the sending end tells what it does.
     let flags = ["-a", "-l", "20000", "--json", "--report", name];
@@ -206,6 +206,11 @@ fn a_page_that_cannot_be_written_is_refused_first(case: &Case) {
     case.copy(&["--report", "-"], "a", "a").exits(2).says("./-");
     let done = case.fastcp().args(["--probe", "--report", "x"]).run();
     done.exits(2).says("--report shows a copy");
+    // Without FILE, the source takes its place.
+    let source = case.src.path("a");
+    let done = case.copy(&["--report", source.to_str().expect("text")], "a", "a");
+    done.exits(8).says("it has other content than a page");
+    assert_eq!(case.src.read("a"), b"x");
     // A link stays.
     let target = case.scratch.file("target", "");
     let link = case.scratch.link("link.html", "target");
