@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::events::{Body, LineOf, date_and_ms};
 use super::line_writer::{LineWriter, WriterQueue};
-use super::log_place;
+use super::trusted_path;
 use crate::error::{Error, Kind, Result, Side, reason_of};
 use crate::pipe::write_all;
 use crate::report::event::Login;
@@ -35,7 +35,7 @@ impl LogFile {
     /// # Errors
     /// `Kind::Write` if the file cannot be opened or made, or if another user may have placed it.
     pub fn open(path: &Path, zone: LocalZone) -> Result<LogFile> {
-        let file = log_place::open(path).map_err(|cause| {
+        let file = trusted_path::open(path).map_err(|cause| {
             let what = "cannot open the log (--log-file)";
             Error::io(Kind::Write, Side::Here, path, what, cause)
         })?;

@@ -13,7 +13,6 @@ mod events;
 mod json;
 mod line_writer;
 mod log_file;
-mod log_place;
 pub mod probe;
 mod rate;
 mod record;
@@ -25,6 +24,7 @@ mod steady;
 mod summary;
 mod tell;
 mod terminal;
+mod trusted_path;
 mod view;
 
 use std::collections::VecDeque;

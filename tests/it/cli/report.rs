@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::lchown;
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::Path;
 use std::time::Duration;
 
@@ -195,7 +195,9 @@ fn a_page_that_cannot_be_written_is_refused_first(case: &Case) {
     for (file, why) in [
         (missing, "no such file or directory"),
         (case.scratch.path("directory"), "it is not a regular file"),
+        (case.scratch.path("new/"), "no such file or directory"),
         ("/dev/null".into(), "it is not a regular file"),
+        ("/dev/stdout".into(), "it is an open file of this process"),
     ] {
         let file = file.to_str().expect("text");
         let done = case.copy(&["--report", file], "a", "a");
@@ -211,19 +213,22 @@ fn a_page_that_cannot_be_written_is_refused_first(case: &Case) {
     let done = case.copy(&["--report", source.to_str().expect("text")], "a", "a");
     done.exits(8).says("it has other content than a page");
     assert_eq!(case.src.read("a"), b"x");
-    // A link stays.
-    let target = case.scratch.file("target", "");
+    // A link stays, and so does the mode of an existing page.
+    let target = case.scratch.path("target");
     let link = case.scratch.link("link.html", "target");
     let link = link.to_str().expect("text");
     case.copy(&["--report", link], "a", "a").succeeds();
+    case.scratch.mode("target", 0o600);
+    case.copy(&["--report", link], "a", "a").succeeds();
     assert!(page(&target).contains("</html>"));
+    assert_eq!(case.scratch.meta("target").mode() & 0o777, 0o600);
     assert!(fs::symlink_metadata(link).expect("the link").is_symlink());
     // Another user may have planted it.
     if rustix::process::geteuid().is_root() {
         lchown(link, Some(12345), None).expect("give it away");
         let done = case.copy(&["--report", link], "a", "b");
         done.exits(8)
-            .says("it is a symbolic link of another user (uid 12345)");
+            .says("link.html is a symbolic link of another user (uid 12345)");
         assert!(!case.dst.has("b"), "nothing was to be copied");
     }
 }

@@ -1,4 +1,4 @@
-//! The place of a log: its file is opened, or made, where no other user can have led the path.
+//! Paths of logs and reports: each is followed where no other user can have led it.
 //!
 //! Root may write a log in a directory in which others may write, such as /tmp. There, a link of
 //! another user could lead the log into any file, and with it the names of files that others have
@@ -36,7 +36,7 @@ const PROC: u64 = 0x9fa0;
 /// file in a directory such as /tmp.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     for _ in 0..TRIES {
-        match LogPath::begin(path)?.open() {
+        match TrustedPath::begin(path)?.open() {
             // Another file has its name by now.
             Err(cause) if Errno::from_io_error(&cause) == Some(Errno::EXIST) => {}
             opened => return opened,
@@ -45,8 +45,42 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     Err(Errno::BUSY.into())
 }
 
+/// A name in a directory that no other user can have exchanged.
+#[derive(Debug)]
+pub(super) struct TrustedName {
+    pub dir: OwnedFd,
+    pub name: OsString,
+    /// Of the entry with this name, if there is one. It is no symbolic link.
+    pub stat: Option<Stat>,
+}
+
+/// The name that the path leads to; links are followed, also one that leads to nothing.
+///
+/// # Errors
+/// Of the file system, if the path leads through a link of another user, and for /dev/stdout and
+/// the like.
+pub(super) fn find(path: &Path) -> io::Result<TrustedName> {
+    let mut walk = TrustedPath::begin(path)?;
+    let (name, last) = walk.find()?;
+    let stat = match last {
+        Last::Nothing => None,
+        Last::Entry(stat) => Some(stat),
+        Last::OpenFile => return Err(io::Error::other("it is an open file of this process")),
+    };
+    let dir = walk.dir;
+    Ok(TrustedName { dir, name, stat })
+}
+
+/// The end of a path.
+enum Last {
+    Nothing,
+    Entry(Stat),
+    /// A link of /proc, which only the kernel can follow.
+    OpenFile,
+}
+
 /// A path that is followed name by name.
-struct LogPath {
+struct TrustedPath {
     dir: OwnedFd,
     /// The path of `dir`, for messages.
     shown: PathBuf,
@@ -55,14 +89,14 @@ struct LogPath {
     links: usize,
 }
 
-impl LogPath {
-    fn begin(path: &Path) -> io::Result<LogPath> {
+impl TrustedPath {
+    fn begin(path: &Path) -> io::Result<TrustedPath> {
         if path.as_os_str().is_empty() {
             return Err(Errno::NOENT.into());
         }
         // The working directory may be closed to this user.
         let start = if path.is_absolute() { "/" } else { "." };
-        let mut walk = LogPath {
+        let mut walk = TrustedPath {
             dir: open_dir(start)?,
             shown: PathBuf::new(),
             names: Vec::new(),
@@ -90,19 +124,30 @@ impl LogPath {
     }
 
     fn open(mut self) -> io::Result<File> {
+        let (name, last) = self.find()?;
+        match last {
+            Last::Nothing => self.make(&name),
+            Last::Entry(stat) => self.open_file(&name, &stat),
+            Last::OpenFile => Ok(self.at(&name, WRITING)?.into()),
+        }
+    }
+
+    /// Follows the path to its last name; `dir` is then the directory of that name.
+    fn find(&mut self) -> io::Result<(OsString, Last)> {
         while let Some(name) = self.names.pop() {
             let is_last = self.names.is_empty();
             let entry = match self.at(&name, OFlags::PATH | OFlags::NOFOLLOW) {
-                Err(Errno::NOENT) if is_last => return self.make(&name),
+                Err(Errno::NOENT) if is_last => return Ok((name, Last::Nothing)),
                 entry => entry?,
             };
             let stat = fstat(&entry)?;
             if file_type(&stat) == FileType::Symlink {
-                if let Some(file) = self.follow(&name, (&entry, &stat), is_last)? {
-                    return Ok(file);
+                let is_text = self.follow(&name, (&entry, &stat), is_last)?;
+                if !is_text && is_last {
+                    return Ok((name, Last::OpenFile));
                 }
             } else if is_last {
-                return self.open_file(&name, &stat);
+                return Ok((name, Last::Entry(stat)));
             } else {
                 self.dir = entry;
                 self.shown.push(&name);
@@ -111,13 +156,14 @@ impl LogPath {
         Err(Errno::ISDIR.into())
     }
 
-    /// Returns the open file if it is the last one and only the kernel can follow the link.
+    /// Follows a link, unless only the kernel can and it is the last one. False if only the kernel
+    /// can.
     fn follow(
         &mut self,
         name: &OsStr,
         (link, stat): (&OwnedFd, &Stat),
         is_last: bool,
-    ) -> io::Result<Option<File>> {
+    ) -> io::Result<bool> {
         self.links += 1;
         if self.links > LINKS_MAX {
             return Err(Errno::LOOP.into());
@@ -133,16 +179,15 @@ impl LogPath {
             ));
         }
         if fstatfs(link)?.f_type as u64 == PROC {
-            if is_last {
-                return Ok(Some(self.at(name, WRITING)?.into()));
+            if !is_last {
+                self.dir = self.at(name, OFlags::PATH)?;
+                self.shown.push(name);
             }
-            self.dir = self.at(name, OFlags::PATH)?;
-            self.shown.push(name);
-            return Ok(None);
+            return Ok(false);
         }
         let text = readlinkat(link, "", Vec::new())?.into_bytes();
         self.goes_on(&text)?;
-        Ok(None)
+        Ok(true)
     }
 
     fn make(&self, name: &OsStr) -> io::Result<File> {
